@@ -1,0 +1,158 @@
+// The graph: nodes in execution order, values in single-assignment form. Everything before `plan` reads and writes this.
+//
+// Ownership: a Graph owns its Nodes and Values; pointers to them stay valid until they are removed. A Value is defined by
+// exactly one of: graph input, constant, capture, node output. Subgraphs (bodies of If, Loop, Scan) see outer values only
+// through their `captures`, so every dependence of a node is explicit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "backpass/tensor.hpp"
+#include "graph/dim.hpp"
+
+namespace backpass {
+
+struct OpDef;
+class Graph;
+struct Node;
+
+/// Static type of a value. A tensor whose `shape` is absent has unknown rank.
+struct Type {
+  enum class Kind : std::uint8_t { unknown, tensor, sequence, optional };
+  Kind kind = Kind::unknown;
+  DType dtype = DType::undefined;
+  std::optional<Shape> shape;
+  std::shared_ptr<const Type> element;  ///< of a sequence or optional
+
+  static Type tensor(DType dtype, std::optional<Shape> shape = std::nullopt);
+  static Type sequence(Type element);
+  static Type optional(Type element);
+  bool is_tensor() const { return kind == Kind::tensor; }
+  std::string str() const;  ///< "float32[batch,3]", "seq(int64[?])"
+};
+
+struct Value {
+  std::string name;
+  Type type;
+  Node* producer = nullptr;  ///< null for inputs, constants and captures
+  std::optional<Tensor> constant;
+  /// Contents of a small integer tensor (rank 0 or 1) where they are known as expressions of the input extents.
+  std::optional<std::vector<Dim>> ints;
+};
+
+using Attribute =
+    std::variant<std::int64_t, float, std::string, Tensor, std::vector<std::int64_t>, std::vector<float>,
+                 std::vector<std::string>, std::vector<Tensor>, Type, std::shared_ptr<const void>>;
+
+struct Node {
+  std::string name;
+  std::string op;
+  std::string domain;  ///< "" is ai.onnx; "backpass" holds operators that only our own passes create
+  const OpDef* def = nullptr;
+  std::vector<Value*> inputs;   ///< null where an optional input is omitted
+  std::vector<Value*> outputs;  ///< null where an optional output is not wanted
+  std::map<std::string, Attribute, std::less<>> attributes;
+  std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;  ///< by attribute name
+
+  Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
+  Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
+
+  bool has_attribute(std::string_view key) const { return attributes.find(key) != attributes.end(); }
+  /// The attribute, or the default when it is absent. InvalidInput when it has another kind than asked for.
+  std::int64_t attr_int(std::string_view key, std::int64_t otherwise) const;
+  float attr_float(std::string_view key, float otherwise) const;
+  std::string attr_string(std::string_view key, std::string_view otherwise) const;
+  std::vector<std::int64_t> attr_ints(std::string_view key, std::vector<std::int64_t> otherwise = {}) const;
+  std::vector<float> attr_floats(std::string_view key, std::vector<float> otherwise = {}) const;
+  std::vector<std::string> attr_strings(std::string_view key, std::vector<std::string> otherwise = {}) const;
+  const Tensor* attr_tensor(std::string_view key) const;  ///< null when absent
+  /// Required attributes: InvalidInput naming the node when absent.
+  std::int64_t attr_int(std::string_view key) const;
+  std::string attr_string(std::string_view key) const;
+  const Graph* subgraph(std::string_view key) const;  ///< null when absent
+
+  std::string label() const;  ///< "[Relu 'relu_3']", the opening of every message about this node
+};
+
+/// An outer value as seen inside a subgraph.
+struct Capture {
+  Value* outer;
+  Value* inner;
+};
+
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph();
+
+  std::string name;
+  std::vector<Value*> inputs;
+  std::vector<Value*> outputs;
+  std::vector<Capture> captures;
+  Graph* parent = nullptr;
+  /// Symbols found equal to another extent during inference ("a" -> "b"); shapes are already rewritten.
+  std::map<std::string, Dim> equalities;
+
+  const std::vector<Node*>& nodes() const { return order_; }
+  const std::vector<std::unique_ptr<Value>>& values() const { return values_; }
+
+  /// A new value. The name is made unique ("x", "x_1", ...) within this graph; empty stands for "v".
+  Value* add_value(std::string_view name, Type type = {});
+  Value* add_constant(std::string_view name, Tensor tensor);
+
+  /// A new node at the end of the order (or before `position`), with `output_count` fresh outputs when outputs is empty.
+  Node* add_node(std::string_view op, std::vector<Value*> inputs, std::vector<Value*> outputs, std::string_view name = "",
+                 std::string_view domain = "", const Node* before = nullptr);
+
+  /// Redirects every use of `from` (node inputs, captures of subgraphs, graph outputs) to `to`.
+  void replace_uses(Value* from, Value* to);
+
+  /// Removes a node whose outputs have no uses left; the output values go too.
+  void remove_node(Node* node);
+
+  /// Removes nodes and constants that no output depends on. Returns how many nodes went.
+  int remove_dead_nodes();
+
+  /// Sorts nodes so that producers come first, keeping the present order where it can. InvalidInput naming nodes on a cycle.
+  void sort_topologically();
+
+  /// value -> nodes that read it (once per use; a node that captures it in a subgraph counts). Graph outputs not included.
+  std::map<const Value*, std::vector<Node*>> uses() const;
+
+  bool is_output(const Value* v) const;
+
+ private:
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<Node*> order_;
+  std::vector<std::unique_ptr<Value>> values_;
+  std::map<std::string, int, std::less<>> taken_names_;
+};
+
+/// Calls f(Value*) for everything the node reads: inputs and what its subgraphs capture.
+template <class F>
+void for_each_read(const Node& node, F&& f) {
+  for (Value* v : node.inputs) {
+    if (v != nullptr) f(v);
+  }
+  for (const auto& [key, graph] : node.subgraphs) {
+    for (const Capture& c : graph->captures) f(c.outer);
+  }
+}
+
+/// One node per line: `%y: float32[batch,4] = Relu(%x) {axis=1} 'relu_3'`, subgraphs indented.
+std::string print(const Graph&);
+
+/// Every broken invariant of the graph (single assignment, order, captures, arity). Empty means sound.
+std::vector<std::string> verify(const Graph&);
+
+}  // namespace backpass
