@@ -46,15 +46,16 @@ bool is_known_dtype(std::int64_t onnx_code);
 /// "float32", "int64", ... as numpy spells them, else as ml_dtypes does: "bfloat16", "float8_e4m3fn", "int4".
 std::string_view name_of(DType);
 
-/// Bits one element takes in a packed buffer: 6 for float6e2m3, 4 for int4, 2 for int2, 0 for strings (which are not plain bytes).
+/// Bits one element takes in a packed buffer: 6 for float6e2m3, 4 for int4, 2 for int2, 0 for strings (which are not
+/// plain bytes).
 int bit_width(DType);
 
 /// Bytes of `count` elements; sub-byte types are packed, the last byte padded. Strings: count * sizeof(std::string).
 /// Throws InvalidInput when the product does not fit in 63 bits.
 std::size_t byte_size(DType, std::int64_t count);
 
-bool is_float(DType);     ///< float16, bfloat16, float32, float64 (not the 8-bit and smaller storage formats)
-bool is_integer(DType);   ///< signed and unsigned 8 to 64 bits (not bool, not sub-byte)
+bool is_float(DType);    ///< float16, bfloat16, float32, float64 (not the 8-bit and smaller storage formats)
+bool is_integer(DType);  ///< signed and unsigned 8 to 64 bits (not bool, not sub-byte)
 bool is_signed_integer(DType);
 bool is_sub_byte(DType);  ///< 6-, 4- and 2-bit types, packed from the low bits up without gaps
 

@@ -1,7 +1,7 @@
 // ONNX messages as plain structs: what a file says, nothing interpreted. Field names are ONNX's own.
 //
-// Bytes are never copied on reading: `Bytes` points into the mapped file (or the caller's buffer), which ModelProto::storage
-// keeps alive. Reading is reader.hpp, writing is writer.hpp; turning a model into a Graph is import.hpp.
+// Weights are not copied on reading: `Bytes` points into the mapped file (or the caller's buffer) and keeps it alive.
+// Reading is reader.hpp, writing is writer.hpp; turning a model into a Graph is import.hpp.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace backpass::onnx_io {
 
 using StringPairs = std::vector<std::pair<std::string, std::string>>;  // repeated StringStringEntryProto
 
-/// A run of bytes owned by something else, and that something.
+/// A run of bytes owned by something else, and that something. Of any alignment: where the file put them.
 struct Bytes {
   std::string_view view;
   std::shared_ptr<const void> owner;
@@ -30,12 +30,14 @@ struct TensorProto {
   DType data_type = DType::undefined;
   std::vector<std::int64_t> dims;
 
-  /// The elements, little-endian and packed, wherever the file kept them: raw_data, a typed *_data field (converted when
-  /// read) or an external file (mapped). Empty for strings and for tensors without elements.
+  /// The elements, little-endian and packed, wherever the file kept them: raw_data, a typed *_data field (converted
+  /// when read) or an external file (mapped). Exactly byte_size(data_type, product of dims) bytes when read from a
+  /// file; bool is 0 or 1. Empty for strings and for tensors without elements.
   Bytes data;
   std::vector<std::string> string_data;
 
-  StringPairs external_data;  ///< location, offset, length, checksum, as written; empty when the data is inline
+  /// location, offset, length, checksum, as written; empty when the data was inline. The writer decides anew.
+  StringPairs external_data;
   StringPairs metadata_props;
   /// TensorProto.Segment, kept only so that it can be written back.
   std::optional<std::pair<std::int64_t, std::int64_t>> segment;
@@ -58,7 +60,7 @@ struct TypeProto {
   Kind kind = Kind::none;
   DType elem_type = DType::undefined;          ///< tensor, sparse_tensor; the key type of a map
   std::optional<std::vector<DimProto>> shape;  ///< absent means unknown rank
-  std::shared_ptr<TypeProto> element;          ///< element of a sequence or optional, value of a map
+  std::shared_ptr<TypeProto> element;          ///< of a sequence or optional, value of a map: never null when read
   std::string opaque_domain;
   std::string opaque_name;
   std::string denotation;
@@ -95,14 +97,14 @@ struct AttributeProto {
   std::string name;
   std::string ref_attr_name;  ///< inside a function body: take the value of the calling node's attribute
   std::string doc_string;
-  Type type = Type::undefined;
+  Type type = Type::undefined;  ///< when the file leaves it out: the kind of the value it has
   float f = 0;
   std::int64_t i = 0;
   std::string s;
   std::vector<float> floats;
   std::vector<std::int64_t> ints;
   std::vector<std::string> strings;
-  std::vector<TensorProto> tensors;              ///< tensor: exactly one
+  std::vector<TensorProto> tensors;                 ///< tensor: exactly one
   std::vector<std::shared_ptr<GraphProto>> graphs;  ///< graph: exactly one
   std::vector<SparseTensorProto> sparse_tensors;    ///< sparse_tensor: exactly one
   std::vector<TypeProto> type_protos;               ///< type_proto: exactly one
@@ -146,13 +148,13 @@ struct OpsetId {
 
 struct FunctionProto {
   std::string name;
-  std::string domain;
+  std::string domain;  ///< "ai.onnx" is read as ""
   std::string overload;
   std::string doc_string;
   std::vector<std::string> input;
   std::vector<std::string> output;
-  std::vector<std::string> attribute;            ///< parameters without a default
-  std::vector<AttributeProto> attribute_proto;   ///< parameters with a default
+  std::vector<std::string> attribute;           ///< parameters without a default
+  std::vector<AttributeProto> attribute_proto;  ///< parameters with a default
   std::vector<NodeProto> node;
   std::vector<OpsetId> opset_import;
   std::vector<ValueInfoProto> value_info;

@@ -17,7 +17,7 @@ struct Row {
 };
 
 // Indexed by DType.
-constexpr std::array<Row, 29> rows{{
+constexpr std::array<Row, 29> kRows{{
     {"undefined", 0, Family::other},
     {"float32", 32, Family::floating},
     {"uint8", 8, Family::unsigned_integer},
@@ -51,14 +51,14 @@ constexpr std::array<Row, 29> rows{{
 
 const Row& row(DType dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  ensure(index < rows.size(), "no element type has the number ", index);
-  return rows[index];
+  ensure(index < kRows.size(), "no element type has the number ", index);
+  return kRows[index];
 }
 
 }  // namespace
 
 bool is_known_dtype(std::int64_t onnx_code) {
-  return onnx_code > 0 && onnx_code < static_cast<std::int64_t>(rows.size());
+  return onnx_code > 0 && onnx_code < static_cast<std::int64_t>(kRows.size());
 }
 
 std::string_view name_of(DType dtype) { return row(dtype).name; }
@@ -72,8 +72,8 @@ std::size_t byte_size(DType dtype, std::int64_t count) {
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(count / 8, bits, &bytes) ||
       __builtin_add_overflow(bytes, (count % 8 * bits + 7) / 8, &bytes)) {
-    fail("size of ", count, " ", name_of(dtype), " elements: got more than ",
-         std::numeric_limits<std::int64_t>::max(), " bytes");
+    fail("size of ", count, " ", name_of(dtype), " elements: got more than ", std::numeric_limits<std::int64_t>::max(),
+         " bytes");
   }
   return static_cast<std::size_t>(bytes);
 }

@@ -1,0 +1,25 @@
+// The typed fields of TensorProto (float_data, int32_data, ...) as the packed little-endian bytes of TensorProto::data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "onnx_io/read_context.hpp"
+
+namespace backpass::onnx_io {
+
+/// The field number in which elements of this type stand when they are not raw.
+std::uint32_t typed_field(DType);
+
+/// "float_data", ... for a typed field, else "raw_data".
+std::string_view typed_field_name(std::uint32_t field);
+
+/// Takes the typed field that stands next in a TensorProto: its encoded entries, all of them when it is packed.
+std::string_view typed_entries(Fields&);
+
+/// Decodes the typed field of the TensorProto in `message`: `count` elements that take `size` bytes packed. The number
+/// of entries is checked before anything is allocated. float_data and double_data in one piece are not copied.
+Bytes read_typed_data(ReadContext&, std::string_view message, const TensorProto&, std::int64_t count, std::size_t size);
+
+}  // namespace backpass::onnx_io

@@ -1,0 +1,89 @@
+// One protobuf message, field by field: protozero with the checks that untrusted input needs.
+#pragma once
+
+#include <cstdint>
+#include <protozero/pbf_reader.hpp>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace backpass::onnx_io {
+
+/// The bytes are not the message they should be. read_model turns it, like protozero::exception, into InvalidInput.
+class DamagedMessage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Walks the fields of a message:
+///
+///     for (Fields f(bytes, "NodeProto"); f.next();) switch (f.number()) {
+///       case 1: node.name = f.text(); break;
+///       default: f.skip();
+///     }
+///
+/// After next(), exactly one of the other functions must take the field. Each checks the wire type (protozero only
+/// asserts).
+class Fields {
+ public:
+  Fields(std::string_view message, const char* message_name)
+      : reader_(message.data(), message.size()), message_name_(message_name) {}
+
+  bool next() { return reader_.next(); }
+  std::uint32_t number() const { return reader_.tag(); }
+  void skip() { reader_.skip(); }
+
+  std::int64_t integer() {
+    expect(protozero::pbf_wire_type::varint);
+    return reader_.get_int64();
+  }
+  float real() {
+    expect(protozero::pbf_wire_type::fixed32);
+    return reader_.get_float();
+  }
+  std::string_view bytes() {
+    expect(protozero::pbf_wire_type::length_delimited);
+    const auto view = reader_.get_view();
+    return {view.data(), view.size()};
+  }
+  std::string text() { return std::string(bytes()); }
+
+  /// Calls `take(std::int64_t)` for each entry of a repeated integer field, packed or not.
+  template <class Take>
+  void each_integer(Take take) {
+    if (!is_packed()) return take(integer());
+    for (const std::int64_t value : reader_.get_packed_int64()) take(value);
+  }
+
+  /// Calls `take(float)` for each entry of a repeated float field, packed or not.
+  template <class Take>
+  void each_real(Take take) {
+    if (!is_packed()) return take(real());
+    for (const float value : reader_.get_packed_float()) take(value);
+  }
+
+  /// The encoded entries of a repeated field: all of them when it is packed, else the one that stands here. `single` is
+  /// the wire type of an entry.
+  std::string_view entries(protozero::pbf_wire_type single) {
+    if (is_packed()) return bytes();
+    expect(single);
+    const char* const begin = reader_.data().data();
+    reader_.skip();
+    return {begin, static_cast<std::size_t>(reader_.data().data() - begin)};
+  }
+
+ private:
+  bool is_packed() const { return reader_.has_wire_type(protozero::pbf_wire_type::length_delimited); }
+
+  void expect(protozero::pbf_wire_type type) const {
+    if (reader_.has_wire_type(type)) return;
+    throw DamagedMessage("field " + std::to_string(number()) + " of " + message_name_ + ": got wire type " +
+                         std::to_string(static_cast<int>(reader_.wire_type())) + ", expected " +
+                         std::to_string(static_cast<int>(type)));
+  }
+
+  protozero::pbf_reader reader_;
+  const char* message_name_;
+};
+
+}  // namespace backpass::onnx_io
