@@ -5,5 +5,5 @@ namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
   m.doc() = "The Backpass engine.";
-  m.attr("__version__") = BACKPASS_VERSION;
+  m.attr("version") = BACKPASS_VERSION;
 }

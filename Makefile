@@ -1,0 +1,135 @@
+# make demo | test | bench | lint: each does the set-up it needs, once. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BUILD ?= build/dev
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 600
+WERROR ?= OFF
+
+PY := $(VENV)/bin/python
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+SOURCE_DIRS := $(wildcard include src python/bindings tests benchmarks examples)
+CPP_SOURCES := $(shell find $(SOURCE_DIRS) -name '*.cpp')
+CPP_HEADERS := $(shell find $(SOURCE_DIRS) -name '*.hpp' -o -name '*.h')
+
+APT_BUILD := build-essential ccache cmake ninja-build python3-dev python3-venv \
+  libbenchmark-dev libgtest-dev libhwy-dev libprotozero-dev
+APT_CLANG := clang clang-format clang-tidy libclang-rt-dev libomp-dev
+
+define apt_install
+if ! command -v apt-get >/dev/null; then echo "not Debian: expecting the equivalents of $(1)"; \
+elif dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>&1 | grep -qvx installed; then \
+  $(SUDO) apt-get update -q && \
+  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(1); \
+fi
+endef
+
+.PHONY: help setup build stubs demo test test-slow bench lint format docs asan tsan fuzz clean
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 18
+
+# ---- Set-up
+setup: $(VENV)/.installed ## apt packages, .venv, Python packages, first build
+
+$(VENV)/.packages: pyproject.toml
+	$(call apt_install,$(APT_BUILD))
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q $$(python3 -c "import tomllib; \
+	  print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.packages VERSION
+	$(PY) -m pip install -q --no-build-isolation --config-settings=build-dir=$(BUILD) \
+	  --config-settings=cmake.define.BACKPASS_BUILD_TESTS=ON \
+	  --config-settings=cmake.define.BACKPASS_WERROR=$(WERROR) -e '.[dev]'
+	touch $@
+
+$(VENV)/.clang:
+	$(call apt_install,$(APT_CLANG))
+	mkdir -p $(VENV) && touch $@
+
+build: $(VENV)/.installed ## compile what changed and put it into .venv
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --install $(BUILD) --component python \
+	  --prefix $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
+
+stubs: build ## regenerate the type stub of the native module
+	$(PY) -m nanobind.stubgen -q -m backpass._core -o python/backpass/_core.pyi
+
+# ---- Everyday
+demo: build ## load, check, plan and run a model
+	$(PY) examples/demo.py
+
+test: build ## C++ and Python tests, everyday suite
+	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error | tail -n 25
+	$(PY) -m pytest -q -n $(JOBS)
+
+test-slow: build ## the tests marked slow
+	$(PY) -m pytest -q -n $(JOBS) -m slow
+
+bench: build ## ours against the others, in one run
+	$(PY) benchmarks/run.py
+
+docs: build ## regenerate the generated parts of docs/
+	$(PY) docs/generate.py
+
+# ---- Style
+TIDY := $(patsubst %,$(BUILD)/tidy/%.ok,$(filter src/% examples/%,$(CPP_SOURCES)))
+
+lint: $(VENV)/.clang build ## clang-format, clang-tidy, ruff, mypy
+	clang-format --dry-run -Werror $(CPP_SOURCES) $(CPP_HEADERS)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	@$(MAKE) --no-print-directory -j $(JOBS) -k tidy
+
+.PHONY: tidy
+tidy: $(TIDY)
+
+# One stamp per source: after an edit only that source is looked at again, after a header all are.
+$(BUILD)/tidy/%.ok: % .clang-tidy $(CPP_HEADERS)
+	@mkdir -p $(@D)
+	@clang-tidy --quiet -p $(BUILD) $< 2>$@.log || { grep -v "warnings generated" $@.log; exit 1; }
+	@touch $@
+
+format: $(VENV)/.clang $(VENV)/.installed ## rewrite sources as `make lint` wants them
+	clang-format -i $(CPP_SOURCES) $(CPP_HEADERS)
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+# ---- Sanitizers. Each has its own build; ccache makes the second run short.
+CONFIGURE = cmake -G Ninja -DCMAKE_PREFIX_PATH=$(abspath $(VENV)) -DBACKPASS_BUILD_TESTS=ON
+# The interpreter outside .venv does not see the editable install, so the sanitized build is the one imported.
+BARE_PYTHON = PYTHONPATH=$(1)/python:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+  $$($(PY) -c 'import sys; print(sys._base_executable)')
+
+asan: $(VENV)/.installed ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(CONFIGURE) -B build/asan -DBACKPASS_ASAN=ON -DBACKPASS_UBSAN=ON
+	cmake --build build/asan -j $(JOBS)
+	ctest --test-dir build/asan -j $(JOBS) --output-on-failure | tail -n 25
+	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  $(call BARE_PYTHON,build/asan) -m pytest -q -n $(JOBS)
+
+# clang's OpenMP runtime tells ThreadSanitizer about its barriers (libgomp does not: only false alarms).
+tsan: $(VENV)/.clang $(VENV)/.installed ## C++ tests under ThreadSanitizer
+	$(CONFIGURE) -B build/tsan -DCMAKE_CXX_COMPILER=clang++ -DBACKPASS_TSAN=ON -DBACKPASS_BUILD_PYTHON=OFF
+	cmake --build build/tsan -j $(JOBS)
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 ctest --test-dir build/tsan -j $(JOBS) --output-on-failure | tail -n 25
+
+fuzz: $(VENV)/.clang $(VENV)/.installed ## every fuzz target for FUZZ_SECONDS (600)
+	$(CONFIGURE) -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DBACKPASS_BUILD_FUZZERS=ON -DBACKPASS_BUILD_PYTHON=OFF \
+	  -DBACKPASS_BUILD_TESTS=OFF
+	cmake --build build/fuzz -j $(JOBS)
+	for target in $(basename $(notdir $(wildcard tests/fuzz/*_fuzz.cpp))); do \
+	  mkdir -p build/fuzz/corpus/$$target; \
+	  build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	    build/fuzz/corpus/$$target $$(ls -d tests/fuzz/corpus/$$target 2>/dev/null || true); \
+	done
+
+clean: ## remove builds (not .venv)
+	rm -rf build
+	rm -f $(VENV)/.installed

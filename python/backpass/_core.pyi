@@ -1,0 +1,5 @@
+"""The Backpass engine."""
+
+
+
+version: str = '0.1.0'
