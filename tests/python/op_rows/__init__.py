@@ -1,0 +1,1 @@
+"""Rows of the operator suite: see README.md."""
