@@ -38,6 +38,7 @@ struct TensorProto {
 
   /// location, offset, length, checksum, as written; empty when the data was inline. The writer decides anew.
   StringPairs external_data;
+  std::int64_t data_location = 0;  ///< 1 when the data was external
   StringPairs metadata_props;
   /// TensorProto.Segment, kept only so that it can be written back.
   std::optional<std::pair<std::int64_t, std::int64_t>> segment;

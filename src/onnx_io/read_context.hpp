@@ -27,11 +27,11 @@ class ReadContext {
   }
 
   /// Starts on a message, and counts it.
-  Fields open(std::string_view bytes, const char* message_name) {
+  Fields open(std::string_view bytes) {
     if (++messages_ > limits.max_messages) {
       refuse("number of messages: got more than ", limits.max_messages, " (ReadLimits::max_messages)");
     }
-    return {bytes, message_name};
+    return Fields(bytes);
   }
 
   void count_node() {
@@ -69,11 +69,5 @@ class Nesting {
  private:
   ReadContext& context_;
 };
-
-TensorProto read_tensor(ReadContext&, std::string_view bytes);
-SparseTensorProto read_sparse_tensor(ReadContext&, std::string_view bytes);
-void read_type(ReadContext&, std::string_view bytes, TypeProto&);
-DType read_dtype(ReadContext&, Fields&);  ///< refuses a number that ONNX does not know; 0 is DType::undefined
-void read_pair(ReadContext&, Fields&, StringPairs&);
 
 }  // namespace backpass::onnx_io

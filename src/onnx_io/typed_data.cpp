@@ -7,7 +7,8 @@
 #include <memory>
 #include <protozero/varint.hpp>
 
-#include "onnx_io/fields.hpp"
+#include "backpass/error.hpp"
+#include "onnx_io/tensor_check.hpp"
 
 namespace backpass::onnx_io {
 namespace {
@@ -25,7 +26,7 @@ pbf_wire_type entry_type(std::uint32_t field) {
 /// Calls `take` with the encoded entries of `field`, run by run.
 template <class Take>
 void each_run(std::string_view message, std::uint32_t field, Take take) {
-  for (Fields f(message, "TensorProto"); f.next();) {
+  for (Fields f(message); f.next();) {
     if (f.number() == field) {
       take(typed_entries(f));
     } else {
@@ -82,7 +83,7 @@ class Packer {
   std::int64_t greatest_ = std::numeric_limits<std::int64_t>::max();
 };
 
-Bytes join_fixed(ReadContext& context, std::string_view message, std::uint32_t field, std::size_t size) {
+Bytes join_fixed(const ReadContext& context, std::string_view message, std::uint32_t field, std::size_t size) {
   auto joined = std::make_shared<std::string>();
   std::string_view whole;
   each_run(message, field, [&](std::string_view run) {
@@ -95,7 +96,7 @@ Bytes join_fixed(ReadContext& context, std::string_view message, std::uint32_t f
   return {*joined, joined};
 }
 
-Bytes pack_integers(ReadContext& context, std::string_view message, const TensorProto& tensor, std::size_t size) {
+Bytes pack_integers(std::string_view message, const TensorProto& tensor, std::size_t size, std::string_view where) {
   const std::uint32_t field = typed_field(tensor.data_type);
   const auto packed = std::make_shared<std::string>(size, '\0');
   Packer packer(packed->data(), tensor.data_type);
@@ -105,8 +106,7 @@ Bytes pack_integers(ReadContext& context, std::string_view message, const Tensor
       const auto value =
           field == tensor_field::int32_data ? static_cast<std::int32_t>(entry) : static_cast<std::int64_t>(entry);
       if (packer.put(value)) continue;
-      context.refuse("tensor '", tensor.name, "': ", typed_field_name(field), ": got ", value,
-                     ", which does not fit in ", name_of(tensor.data_type));
+      fail(where, typed_field_name(field), ": got ", value, ", which does not fit in ", name_of(tensor.data_type));
     }
   });
   return {*packed, packed};
@@ -149,14 +149,15 @@ std::string_view typed_field_name(std::uint32_t field) {
     case tensor_field::uint64_data:
       return "uint64_data";
     default:
-      return "raw_data";
+      return {};
   }
 }
 
 std::string_view typed_entries(Fields& f) { return f.entries(entry_type(f.number())); }
 
-Bytes read_typed_data(ReadContext& context, std::string_view message, const TensorProto& tensor, std::int64_t count,
-                      std::size_t size) {
+Bytes read_typed_data(const ReadContext& context, std::string_view message, const TensorProto& tensor,
+                      std::int64_t count, std::string_view where) {
+  const std::size_t size = byte_size(tensor.data_type, count);
   const std::uint32_t field = typed_field(tensor.data_type);
   const pbf_wire_type type = entry_type(field);
   const std::int64_t expected = expected_entries(tensor.data_type, count, size);
@@ -166,12 +167,12 @@ Bytes read_typed_data(ReadContext& context, std::string_view message, const Tens
     entries += count_entries(run, type);
     bytes += run.size();
   });
-  const bool whole_entries = type == pbf_wire_type::varint || bytes == size;
-  if (entries != expected || !whole_entries) {
-    context.refuse("tensor '", tensor.name, "': ", typed_field_name(field), ": got ", entries, " entries, expected ",
-                   expected, " (", count, " ", name_of(tensor.data_type), " elements); re-export the model");
+  const bool has_whole_entries = type == pbf_wire_type::varint || bytes == size;
+  if (entries != expected || !has_whole_entries) {
+    fail(where, typed_field_name(field), ": got ", entries, " entries in ", bytes, " bytes, expected ", expected, " (",
+         describe_elements(tensor, count), "); re-export the model");
   }
-  return type == pbf_wire_type::varint ? pack_integers(context, message, tensor, size)
+  return type == pbf_wire_type::varint ? pack_integers(message, tensor, size, where)
                                        : join_fixed(context, message, field, size);
 }
 

@@ -17,17 +17,15 @@ class DamagedMessage : public std::runtime_error {
 
 /// Walks the fields of a message:
 ///
-///     for (Fields f(bytes, "NodeProto"); f.next();) switch (f.number()) {
-///       case 1: node.name = f.text(); break;
-///       default: f.skip();
+///     for (Fields f(bytes); f.next();) {
+///       if (f.number() == 3) name = f.bytes(); else f.skip();
 ///     }
 ///
 /// After next(), exactly one of the other functions must take the field. Each checks the wire type (protozero only
 /// asserts).
 class Fields {
  public:
-  Fields(std::string_view message, const char* message_name)
-      : reader_(message.data(), message.size()), message_name_(message_name) {}
+  explicit Fields(std::string_view message) : reader_(message.data(), message.size()) {}
 
   bool next() { return reader_.next(); }
   std::uint32_t number() const { return reader_.tag(); }
@@ -46,7 +44,6 @@ class Fields {
     const auto view = reader_.get_view();
     return {view.data(), view.size()};
   }
-  std::string text() { return std::string(bytes()); }
 
   /// Calls `take(std::int64_t)` for each entry of a repeated integer field, packed or not.
   template <class Take>
@@ -77,13 +74,12 @@ class Fields {
 
   void expect(protozero::pbf_wire_type type) const {
     if (reader_.has_wire_type(type)) return;
-    throw DamagedMessage("field " + std::to_string(number()) + " of " + message_name_ + ": got wire type " +
+    throw DamagedMessage("field " + std::to_string(number()) + " of a message: got wire type " +
                          std::to_string(static_cast<int>(reader_.wire_type())) + ", expected " +
                          std::to_string(static_cast<int>(type)));
   }
 
   protozero::pbf_reader reader_;
-  const char* message_name_;
 };
 
 }  // namespace backpass::onnx_io

@@ -1,0 +1,43 @@
+// A file that appears all at once or not at all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace backpass::onnx_io {
+
+/// Written under a temporary name in the destination's folder:
+///
+///     AtomicFile file("model.onnx");
+///     file.write(bytes);
+///     file.finish();    // on the disk, whole
+///     file.publish();   // under its own name; what had that name is gone, but stays readable for whoever has it open
+///
+/// Without publish() the temporary file is removed. What cannot be done throws InvalidInput naming the file and the
+/// reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path destination);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(std::string_view bytes);
+  /// Writes zeros up to this offset from the start.
+  void pad_to(std::uint64_t offset);
+  void finish();
+  void publish();
+
+ private:
+  void keep_permissions() const;
+  [[noreturn]] void fail_with_errno(std::string_view what) const;
+
+  std::filesystem::path destination_;
+  std::filesystem::path temporary_;  ///< empty once published
+  int descriptor_ = -1;
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace backpass::onnx_io
