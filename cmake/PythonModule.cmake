@@ -7,6 +7,7 @@ find_package(nanobind REQUIRED CONFIG)
 file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/bindings/*.cpp")
 nanobind_add_module(_core NB_STATIC NB_SUPPRESS_WARNINGS ${binding_sources})
 target_link_libraries(_core PRIVATE backpass)
+target_include_directories(_core PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_compile_options(_core PRIVATE ${backpass_warnings})
 target_compile_definitions(_core PRIVATE BACKPASS_VERSION="${PROJECT_VERSION}")
 

@@ -1,5 +1,20 @@
 """Backpass reads, plans and runs ONNX models on CPUs."""
 
+from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops
 from backpass._core import version as __version__
+from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
 
-__all__ = ["__version__"]
+__all__ = [
+    "CheckReport",
+    "Error",
+    "InferenceSession",
+    "InternalBug",
+    "InvalidInput",
+    "NodeArg",
+    "SessionOptions",
+    "Tensor",
+    "Unsupported",
+    "__version__",
+    "check",
+    "ops",
+]

@@ -1,9 +1,19 @@
 // backpass._core: the C++ engine seen from Python. One bind_x(m) per binding file; no logic here.
 #include <nanobind/nanobind.h>
 
+#include "backpass/error.hpp"
+#include "bindings.hpp"
+
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
   m.doc() = "The Backpass engine.";
   m.attr("version") = BACKPASS_VERSION;
+  nb::exception<backpass::Error> error(m, "Error", PyExc_RuntimeError);
+  nb::exception<backpass::InvalidInput>(m, "InvalidInput", error);
+  nb::exception<backpass::Unsupported>(m, "Unsupported", error);
+  nb::exception<backpass::InternalBug>(m, "InternalBug", error);
+  bind_tensor(m);
+  bind_session(m);
+  bind_ops(m);
 }

@@ -57,6 +57,7 @@ struct Node {
   std::string op;
   std::string domain;  ///< "" is ai.onnx; "backpass" holds operators that only our own passes create
   const OpDef* def = nullptr;
+  std::int64_t opset = 0;  ///< version the node is still written in; 0 once it has been lifted to the internal form
   std::vector<Value*> inputs;   ///< null where an optional input is omitted
   std::vector<Value*> outputs;  ///< null where an optional output is not wanted
   std::map<std::string, Attribute, std::less<>> attributes;
@@ -154,5 +155,8 @@ std::string print(const Graph&);
 
 /// Every broken invariant of the graph (single assignment, order, captures, arity). Empty means sound.
 std::vector<std::string> verify(const Graph&);
+
+/// The part of verify that is about one node's number of inputs and outputs (not checked before the node is lifted).
+std::vector<std::string> verify_arity(const Node&);
 
 }  // namespace backpass

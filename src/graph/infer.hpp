@@ -4,20 +4,24 @@
 #include <string>
 #include <vector>
 
+#include "backpass/problem.hpp"
 #include "graph/graph.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
 
 /// Runs the node's rule on the present types of its inputs and stores the result in its outputs.
-/// Throws InvalidInput with the node's label when the rule refuses.
+/// Throws InvalidInput or Unsupported, with the node's label, when the rule refuses.
 void infer_node(Graph& graph, Node& node);
 
-/// Infers the whole graph (subgraphs included) in order. Problems are collected, one text each, and inference goes on
-/// with unknown types. Declared types of outputs and value_info are unified with what was found.
-std::vector<std::string> infer_graph(Graph& graph);
+/// Brings a graph (and its subgraphs, through the rules of the operators that own them) into the internal form, node by
+/// node in order: lifts nodes of older opsets, infers types, replaces small constant results by constants, expands
+/// composite operators. Types of graph inputs must be set; captures take theirs from the outer values.
+/// Problems are collected and inference goes on with unknown types. Safe to call again on a graph already brought there.
+std::vector<Problem> infer_graph(Graph& graph);
 
-/// Runs a rule on explicit facts; the result is in the context's `outputs`.
-void run_infer_rule(InferContext& context);
+/// Runs a rule on explicit facts; the result is in the context's `outputs`. Returns false when the rule could not finish
+/// because something is not known yet (whatever it had set stays).
+bool run_infer_rule(InferContext& context);
 
 }  // namespace backpass

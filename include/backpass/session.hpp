@@ -1,0 +1,100 @@
+// Loading and running an ONNX model.
+//
+//   backpass::InferenceSession session("model.onnx");
+//   auto outputs = session.run({}, {{"x", backpass::Tensor(backpass::DType::float32, {1, 3, 224, 224})}});
+//
+// A session may be used from several threads at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backpass/problem.hpp"
+#include "backpass/tensor.hpp"
+
+namespace backpass {
+
+struct SessionOptions {
+  int num_threads = 0;         ///< threads of one run; 0: as many as OpenMP would use
+  bool optimize = true;        ///< rewrite the graph (folding, fusion, layouts) before planning
+  bool reference = false;      ///< run node by node without a plan: slow, for comparison
+  bool profile = false;        ///< record every step: see profile()
+  int binding_cache = 16;      ///< how many sets of input extents keep their plan (least recently used go first)
+};
+
+/// Name and static type of an input or output. Extents are numbers, or names for what may vary.
+struct ValueInfo {
+  std::string name;
+  std::string type;                ///< "tensor(float)", "seq(tensor(int64))", as onnxruntime spells it
+  DType dtype = DType::undefined;  ///< of a tensor
+  bool has_shape = false;
+  std::vector<std::string> shape;
+};
+
+/// One executed step.
+struct StepRecord {
+  std::string name;    ///< node name
+  std::string op;
+  std::string shapes;  ///< "float32[2,3], float32[3] -> float32[2,3]"
+  double start_us = 0;
+  double duration_us = 0;
+  std::int64_t bytes = 0;  ///< read and written
+};
+
+/// What planning decided for one set of input extents.
+struct PlanReport {
+  std::int64_t peak_bytes = 0;         ///< of the arena: intermediate values and scratch
+  std::int64_t lower_bound_bytes = 0;  ///< largest set of simultaneously live buffers
+  std::int64_t constant_bytes = 0;
+  int steps = 0;
+  int views = 0;
+  int in_place = 0;
+  int late_steps = 0;  ///< steps whose shapes are only known while running
+  std::string text;    ///< printable: one line per step
+};
+
+using Feeds = std::vector<std::pair<std::string, RuntimeValue>>;
+
+class InferenceSession {
+ public:
+  explicit InferenceSession(const std::filesystem::path& model, const SessionOptions& options = {});
+  /// A serialized model. It is copied unless `owner` keeps it alive.
+  InferenceSession(std::string_view bytes, std::shared_ptr<const void> owner, const SessionOptions& options = {});
+  ~InferenceSession();
+  InferenceSession(InferenceSession&&) noexcept;
+  InferenceSession& operator=(InferenceSession&&) noexcept;
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+
+  /// Runs the model. Empty `output_names` means all outputs, in order. Feeds are checked against the declared types.
+  std::vector<RuntimeValue> run(std::span<const std::string> output_names, const Feeds& feeds) const;
+
+  /// The plan for these input extents, without running (feeds need extents only, contents are not read unless the model's
+  /// shapes depend on them).
+  PlanReport plan(const Feeds& feeds) const;
+
+  /// What the rewriting passes did, one line each.
+  const std::vector<std::string>& rewrites() const;
+  /// The graph as text, after rewriting.
+  std::string graph_text() const;
+
+  /// Steps recorded since the last call (needs SessionOptions::profile).
+  std::vector<StepRecord> take_profile() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Everything wrong with a model, without running it. An unreadable file is one problem.
+std::vector<Problem> check(const std::filesystem::path& model);
+std::vector<Problem> check(std::string_view bytes);
+
+}  // namespace backpass

@@ -1,0 +1,109 @@
+"""numpy arrays and DLPack objects to and from the engine's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from backpass import _core
+
+_NUMPY_NAMES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128",
+}  # fmt: skip
+_ML_NAMES = {
+    16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
+    21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+}  # fmt: skip
+
+STRING = 8
+DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {code: np.dtype(name) for code, name in _NUMPY_NAMES.items()}
+DTYPE_OF_CODE |= {code: np.dtype(getattr(ml_dtypes, name)) for code, name in _ML_NAMES.items()}
+CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+
+
+def to_engine(value: Any) -> Any:
+    """A feed as the engine takes it: Tensor, list of them, or None."""
+    if value is None or isinstance(value, _core.Tensor):
+        return value
+    if isinstance(value, list):
+        return [to_engine(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _from_numpy(np.asarray(value))
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value)
+    return _from_numpy(np.asarray(value))
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> _core.Tensor:
+    if array.dtype.kind in "OUST":
+        return _core.Tensor.from_strings([_text(item) for item in array.ravel().tolist()], list(array.shape))
+    code = CODE_OF_DTYPE.get(array.dtype)
+    if code is None:
+        raise _core.InvalidInput(f"array element type: got {array.dtype}, expected one that ONNX has")
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+    if code in _BITS:
+        return _core.Tensor.from_array(_pack(array, _BITS[code]), code, list(array.shape))
+    carrier = array if code in _NUMPY_NAMES else array.view(np.uint8 if array.itemsize == 1 else np.uint16)
+    if not carrier.flags.aligned:
+        carrier = carrier.copy()
+    return _core.Tensor.from_array(carrier, code, list(array.shape))
+
+
+def _from_dlpack(value: Any) -> _core.Tensor:
+    detached = value.detach() if hasattr(value, "detach") else value
+    if hasattr(detached, "contiguous"):
+        detached = detached.contiguous()
+    if str(getattr(detached, "dtype", "")).endswith("bfloat16"):
+        return _core.Tensor.from_array(detached, 16, list(detached.shape))
+    array = np.from_dlpack(detached)
+    return _from_numpy(array)
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8") if isinstance(item, bytes) else str(item)
+
+
+def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
+    per_byte = 8 // bits
+    flat = array.ravel().view(np.uint8) & ((1 << bits) - 1)
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = flat
+    groups = padded.reshape(-1, per_byte)
+    packed = np.zeros(len(groups), np.uint8)
+    for lane in range(per_byte):
+        packed |= groups[:, lane] << (bits * lane)
+    return packed
+
+
+def _unpack(packed: np.ndarray[Any, Any], code: int, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    bits = _BITS[code]
+    per_byte = 8 // bits
+    count = int(np.prod(shape, dtype=np.int64))
+    lanes = np.stack([(packed >> (bits * lane)) & ((1 << bits) - 1) for lane in range(per_byte)], axis=1)
+    values = lanes.ravel()[:count].astype(np.uint8)
+    if code in (22, 26):  # signed: extend the sign bit
+        sign = 1 << (bits - 1)
+        values = ((values ^ sign).astype(np.int8) - np.int8(sign)).view(np.uint8)
+    return values.view(DTYPE_OF_CODE[code]).reshape(shape)
+
+
+def to_numpy(value: Any) -> Any:
+    """An engine result as numpy: array, list for a sequence, None for an empty optional. Memory is shared."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [to_numpy(item) for item in value]
+    code = value.dtype
+    if code == STRING:
+        return np.array(value.strings(), dtype=object).reshape(value.shape)
+    if code in _BITS:
+        return _unpack(value.bytes_array(), code, value.shape)
+    if code in _NUMPY_NAMES:
+        return value.array()
+    return value.bytes_array().view(DTYPE_OF_CODE[code]).reshape(value.shape)

@@ -1,0 +1,116 @@
+"""InferenceSession and check: the engine's forward face, with onnxruntime's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from backpass import _core
+from backpass._convert import to_engine, to_numpy
+
+SessionOptions = _core.SessionOptions
+Model = str | os.PathLike[str] | bytes
+
+
+class NodeArg:
+    """Name, type and shape of an input or output. Extents are ints, or strings for what may vary."""
+
+    def __init__(self, info: _core.ValueInfo) -> None:
+        self.name: str = info.name
+        self.type: str = info.type
+        extents = info._extents
+        self.shape: list[int | str] | None = None if extents is None else [_extent(e) for e in extents]
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
+
+
+def _extent(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+class InferenceSession:
+    """A loaded model. Safe to run from several threads; the interpreter lock is released while it runs."""
+
+    def __init__(self, model: Model, options: SessionOptions | None = None, **settings: Any) -> None:
+        """Loads a path or serialized bytes. Settings are fields of SessionOptions: ``num_threads=2``."""
+        options = options or SessionOptions()
+        for name, value in settings.items():
+            if not hasattr(options, name):
+                raise TypeError(f"unknown session option {name!r}")
+            setattr(options, name, value)
+        self._session = _open(model, options)
+        self._names = [info.name for info in self._session.outputs()]
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [NodeArg(info) for info in self._session.inputs()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [NodeArg(info) for info in self._session.outputs()]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """Outputs (all of them for None) as numpy arrays; feeds are numpy arrays or anything with DLPack."""
+        return [to_numpy(value) for value in self.run_tensors(output_names, feeds)]
+
+    def run_tensors(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The same, giving ``backpass.Tensor`` objects, which torch and others take through DLPack without a copy."""
+        engine_feeds = {name: to_engine(value) for name, value in feeds.items()}
+        return self._session.run(list(output_names or []), engine_feeds)
+
+    def plan(self, feeds: Mapping[str, Any]) -> _core.PlanReport:
+        """What would run for these feeds: steps, fusions, exact peak bytes. Printable."""
+        return self._session.plan({name: to_engine(value) for name, value in feeds.items()})
+
+    def rewrites(self) -> list[str]:
+        """What the rewriting passes did to the model, one line each."""
+        return self._session.rewrites()
+
+    def graph_text(self) -> str:
+        """The graph after rewriting, one node per line."""
+        return self._session.graph_text()
+
+    def take_profile(self) -> list[_core.StepRecord]:
+        """Steps recorded since the last call; needs ``profile=True``."""
+        return self._session.take_profile()
+
+
+def _open(model: Model, options: SessionOptions) -> _core.Session:
+    if isinstance(model, bytes):
+        return _core.Session.from_bytes(model, options)
+    if hasattr(model, "SerializeToString"):
+        return _core.Session.from_bytes(model.SerializeToString(), options)
+    return _core.Session.from_path(os.fspath(model), options)
+
+
+class CheckReport:
+    """Every problem found in a model. True when there is none; printing lists them."""
+
+    def __init__(self, problems: list[_core.Problem]) -> None:
+        self.problems = problems
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __str__(self) -> str:
+        if self.ok:
+            return "no problems"
+        return "\n".join([f"{len(self.problems)} problem(s):", *(f"  {p.text}" for p in self.problems)])
+
+    __repr__ = __str__
+
+
+def check(model: Model) -> CheckReport:
+    """Finds everything wrong with a model without running it."""
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    if isinstance(model, bytes):
+        return CheckReport(_core.check_bytes(model))
+    return CheckReport(_core.check_path(os.fspath(model)))

@@ -1,0 +1,134 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "backpass/session.hpp"
+#include "bindings.hpp"
+
+namespace nb = nanobind;
+using namespace backpass;
+
+namespace {
+
+RuntimeValue to_value(nb::handle h) {
+  if (h.is_none()) return {};
+  if (nb::isinstance<nb::list>(h)) {
+    std::vector<RuntimeValue> items;
+    for (nb::handle item : nb::cast<nb::list>(h)) items.push_back(to_value(item));
+    return RuntimeValue::sequence(std::move(items));
+  }
+  return nb::cast<Tensor>(h);
+}
+
+nb::object to_python(const RuntimeValue& v) {
+  if (v.kind == RuntimeValue::Kind::tensor) return nb::cast(v.tensor);
+  if (v.kind == RuntimeValue::Kind::none) return nb::none();
+  nb::list items;
+  for (const RuntimeValue& item : *v.items) items.append(to_python(item));
+  return items;
+}
+
+Feeds to_feeds(const nb::dict& feeds) {
+  Feeds result;
+  for (auto [name, value] : feeds) result.emplace_back(nb::cast<std::string>(name), to_value(value));
+  return result;
+}
+
+nb::list run(const InferenceSession& session, const std::vector<std::string>& names, const nb::dict& feeds) {
+  Feeds values = to_feeds(feeds);
+  std::vector<RuntimeValue> results;
+  {
+    nb::gil_scoped_release unlocked;
+    results = session.run(names, values);
+    values.clear();
+  }
+  nb::list out;
+  for (const RuntimeValue& v : results) out.append(to_python(v));
+  return out;
+}
+
+PlanReport plan(const InferenceSession& session, const nb::dict& feeds) {
+  Feeds values = to_feeds(feeds);
+  nb::gil_scoped_release unlocked;
+  PlanReport report = session.plan(values);
+  values.clear();
+  return report;
+}
+
+std::unique_ptr<InferenceSession> from_bytes(nb::bytes bytes, const SessionOptions& options) {
+  std::string_view view(bytes.c_str(), bytes.size());
+  auto holder = std::make_shared<nb::bytes>(bytes);
+  std::shared_ptr<const void> owner(holder.get(), [holder](const void*) mutable {
+    nb::gil_scoped_acquire gil;
+    holder.reset();
+  });
+  holder.reset();
+  nb::gil_scoped_release unlocked;
+  return std::make_unique<InferenceSession>(view, std::move(owner), options);
+}
+
+std::unique_ptr<InferenceSession> from_path(const std::filesystem::path& path, const SessionOptions& options) {
+  nb::gil_scoped_release unlocked;
+  return std::make_unique<InferenceSession>(path, options);
+}
+
+void bind_reports(nb::module_& m) {
+  nb::class_<SessionOptions>(m, "SessionOptions", "How a session runs; every default is automatic.")
+      .def(nb::init<>())
+      .def_rw("num_threads", &SessionOptions::num_threads)
+      .def_rw("optimize", &SessionOptions::optimize)
+      .def_rw("reference", &SessionOptions::reference)
+      .def_rw("profile", &SessionOptions::profile)
+      .def_rw("binding_cache", &SessionOptions::binding_cache);
+  nb::class_<ValueInfo>(m, "ValueInfo", "Name and type of an input or output.")
+      .def_ro("name", &ValueInfo::name)
+      .def_ro("type", &ValueInfo::type)
+      .def_prop_ro("dtype", [](const ValueInfo& v) { return static_cast<int>(v.dtype); })
+      .def_prop_ro("_extents", [](const ValueInfo& v) -> nb::object {
+        return v.has_shape ? nb::cast(v.shape) : nb::none();
+      });
+  nb::class_<StepRecord>(m, "StepRecord", "One executed step.")
+      .def_ro("name", &StepRecord::name)
+      .def_ro("op", &StepRecord::op)
+      .def_ro("shapes", &StepRecord::shapes)
+      .def_ro("start_us", &StepRecord::start_us)
+      .def_ro("duration_us", &StepRecord::duration_us)
+      .def_ro("bytes", &StepRecord::bytes);
+  nb::class_<PlanReport>(m, "PlanReport", "What planning decided for one set of input extents.")
+      .def_ro("peak_bytes", &PlanReport::peak_bytes)
+      .def_ro("lower_bound_bytes", &PlanReport::lower_bound_bytes)
+      .def_ro("constant_bytes", &PlanReport::constant_bytes)
+      .def_ro("steps", &PlanReport::steps)
+      .def_ro("views", &PlanReport::views)
+      .def_ro("in_place", &PlanReport::in_place)
+      .def_ro("late_steps", &PlanReport::late_steps)
+      .def("__str__", [](const PlanReport& r) { return r.text; });
+  nb::class_<Problem>(m, "Problem", "One thing wrong with a model.")
+      .def_prop_ro("kind", [](const Problem& p) { return p.kind == Problem::Kind::invalid ? "invalid" : "unsupported"; })
+      .def_ro("node", &Problem::node)
+      .def_ro("op", &Problem::op)
+      .def_ro("text", &Problem::text)
+      .def("__str__", [](const Problem& p) { return p.text; })
+      .def("__repr__", [](const Problem& p) { return p.text; });
+}
+
+}  // namespace
+
+void bind_session(nb::module_& m) {
+  bind_reports(m);
+  nb::class_<InferenceSession>(m, "Session", "A loaded model.")
+      .def_static("from_path", &from_path, nb::arg("path"), nb::arg("options"))
+      .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("options"))
+      .def("inputs", &InferenceSession::inputs)
+      .def("outputs", &InferenceSession::outputs)
+      .def("run", &run, nb::arg("names"), nb::arg("feeds"))
+      .def("plan", &plan, nb::arg("feeds"))
+      .def("rewrites", &InferenceSession::rewrites)
+      .def("graph_text", &InferenceSession::graph_text)
+      .def("take_profile", &InferenceSession::take_profile);
+  m.def("check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"),
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def("check_bytes", [](nb::bytes b) { return check(std::string_view(b.c_str(), b.size())); }, nb::arg("model"));
+}

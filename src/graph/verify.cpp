@@ -1,0 +1,60 @@
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/graph.hpp"
+#include "ops/op.hpp"
+
+namespace backpass {
+namespace {
+
+void verify_arity(const Node& node, std::vector<std::string>& problems) {
+  if (node.def == nullptr || node.opset != 0) return;
+  auto check = [&](const Arity& arity, std::size_t count, const char* what) {
+    auto n = static_cast<int>(count);
+    if (n >= arity.min && (arity.max < 0 || n <= arity.max)) return;
+    std::string expected = std::to_string(arity.min);
+    if (arity.max < 0) expected += " or more";
+    if (arity.max > arity.min) expected += " to " + std::to_string(arity.max);
+    problems.push_back(concat(node.label(), " number of ", what, ": got ", n, ", expected ", expected));
+  };
+  check(node.def->inputs, node.inputs.size(), "inputs");
+  check(node.def->outputs, node.outputs.size(), "outputs");
+}
+
+}  // namespace
+
+std::vector<std::string> verify_arity(const Node& node) {
+  std::vector<std::string> problems;
+  verify_arity(node, problems);
+  return problems;
+}
+
+std::vector<std::string> verify(const Graph& graph) {
+  std::vector<std::string> problems;
+  std::unordered_set<const Value*> defined(graph.inputs.begin(), graph.inputs.end());
+  for (const Capture& c : graph.captures) defined.insert(c.inner);
+  for (const auto& v : graph.values()) {
+    if (v->constant) defined.insert(v.get());
+  }
+  for (const Node* node : graph.nodes()) {
+    for_each_read(*node, [&](const Value* v) {
+      if (defined.count(v) == 0) problems.push_back(node->label() + " reads '" + v->name + "' before it is defined");
+    });
+    for (const Value* v : node->outputs) {
+      if (v == nullptr) continue;
+      if (!defined.insert(v).second) problems.push_back(node->label() + " defines '" + v->name + "' a second time");
+      if (v->producer != node) problems.push_back(node->label() + " is not the recorded producer of '" + v->name + "'");
+    }
+    verify_arity(*node, problems);
+    for (const auto& [key, sub] : node->subgraphs) {
+      if (sub->parent != &graph) problems.push_back(node->label() + " subgraph '" + key + "' has another parent");
+      for (auto& p : verify(*sub)) problems.push_back(node->label() + " " + key + ": " + p);
+    }
+  }
+  for (const Value* v : graph.outputs) {
+    if (defined.count(v) == 0) problems.push_back("graph output '" + v->name + "' is never defined");
+  }
+  return problems;
+}
+
+}  // namespace backpass

@@ -1,0 +1,124 @@
+#include "backpass/session.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "graph/graph.hpp"
+#include "onnx_io/import.hpp"
+#include "onnx_io/reader.hpp"
+#include "runtime/interpreter.hpp"
+#include "runtime/value_info.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+
+struct InferenceSession::Impl {
+  SessionOptions options;
+  std::unique_ptr<Graph> graph;
+  std::vector<ValueInfo> inputs;
+  std::vector<ValueInfo> outputs;
+  std::vector<std::string> rewrites;
+
+  Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(o) {
+    onnx_io::Import import = onnx_io::import_model(model);
+    throw_if_any(import.problems);
+    graph = std::move(import.graph);
+    for (const Value* v : graph->inputs) inputs.push_back(describe(*v));
+    for (const Value* v : graph->outputs) outputs.push_back(describe(*v));
+    for (std::size_t i = 0; i < outputs.size() && i < model.graph.output.size(); ++i) {
+      outputs[i].name = model.graph.output[i].name;
+    }
+  }
+
+  std::vector<RuntimeValue> arrange(const Feeds& feeds) const {
+    std::vector<RuntimeValue> values(graph->inputs.size());
+    std::vector<bool> given(values.size(), false);
+    std::string problems;
+    for (const auto& [name, value] : feeds) {
+      auto it = std::find_if(inputs.begin(), inputs.end(), [&](const ValueInfo& i) { return i.name == name; });
+      if (it == inputs.end()) {
+        problems += concat("\ninput '", name, "' does not exist; the model takes ", names(inputs));
+        continue;
+      }
+      auto index = static_cast<std::size_t>(it - inputs.begin());
+      problems += mismatch(*graph->inputs[index], value);
+      values[index] = value;
+      given[index] = true;
+    }
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      if (!given[i] && graph->inputs[i]->type.kind != Type::Kind::optional) {
+        problems += concat("\ninput '", inputs[i].name, "' (", graph->inputs[i]->type.str(), ") is not fed");
+      }
+    }
+    if (!problems.empty()) fail(problems.substr(1));
+    return values;
+  }
+
+  static std::string names(const std::vector<ValueInfo>& infos) {
+    std::string text;
+    for (const ValueInfo& info : infos) text += (text.empty() ? "'" : ", '") + info.name + "'";
+    return text.empty() ? "none" : text;
+  }
+
+  std::vector<RuntimeValue> select(std::span<const std::string> wanted, std::vector<RuntimeValue> all) const {
+    if (wanted.empty()) return all;
+    std::vector<RuntimeValue> chosen;
+    for (const std::string& name : wanted) {
+      auto it = std::find_if(outputs.begin(), outputs.end(), [&](const ValueInfo& o) { return o.name == name; });
+      if (it == outputs.end()) fail("output '", name, "' does not exist; the model gives ", names(outputs));
+      chosen.push_back(all[static_cast<std::size_t>(it - outputs.begin())]);
+    }
+    return chosen;
+  }
+};
+
+InferenceSession::InferenceSession(const std::filesystem::path& model, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(onnx_io::read_model(model), options)) {}
+
+InferenceSession::InferenceSession(std::string_view bytes, std::shared_ptr<const void> owner,
+                                   const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(onnx_io::read_model(bytes, std::move(owner)), options)) {}
+
+InferenceSession::~InferenceSession() = default;
+InferenceSession::InferenceSession(InferenceSession&&) noexcept = default;
+InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = default;
+
+const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->inputs; }
+const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
+const std::vector<std::string>& InferenceSession::rewrites() const { return impl_->rewrites; }
+std::string InferenceSession::graph_text() const { return print(*impl_->graph); }
+
+std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {
+  std::vector<RuntimeValue> values = impl_->arrange(feeds);
+  ThreadScope threads(impl_->options.num_threads);
+  return impl_->select(output_names, interpret(*impl_->graph, values));
+}
+
+PlanReport InferenceSession::plan(const Feeds&) const { return {}; }
+
+std::vector<StepRecord> InferenceSession::take_profile() const { return {}; }
+
+namespace {
+
+template <class Read>
+std::vector<Problem> check_model(Read&& read) {
+  try {
+    return onnx_io::import_model(read()).problems;
+  } catch (const Unsupported& e) {
+    return {{Problem::Kind::unsupported, "", "", e.what()}};
+  } catch (const InvalidInput& e) {
+    return {{Problem::Kind::invalid, "", "", e.what()}};
+  }
+}
+
+}  // namespace
+
+std::vector<Problem> check(const std::filesystem::path& model) {
+  return check_model([&] { return onnx_io::read_model(model); });
+}
+
+std::vector<Problem> check(std::string_view bytes) {
+  return check_model([&] { return onnx_io::read_model(bytes, nullptr); });
+}
+
+}  // namespace backpass

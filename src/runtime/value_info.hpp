@@ -1,0 +1,17 @@
+// What users are told about inputs and outputs, and the check of what they feed.
+#pragma once
+
+#include <string>
+
+#include "backpass/session.hpp"
+#include "graph/graph.hpp"
+
+namespace backpass {
+
+ValueInfo describe(const Value& value);
+
+/// Empty when `fed` fits the declared type of `input`, else "\n" and a message. Symbolic extents fit anything here; that
+/// equal names get equal numbers is checked when the shapes are bound.
+std::string mismatch(const Value& input, const RuntimeValue& fed);
+
+}  // namespace backpass
