@@ -22,7 +22,7 @@ APT_CLANG := clang clang-format clang-tidy libclang-rt-dev libomp-dev
 
 define apt_install
 if ! command -v apt-get >/dev/null; then echo "not Debian: expecting the equivalents of $(1)"; \
-elif dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>&1 | grep -qvx installed; then \
+elif [ "$$(dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>/dev/null | grep -cx installed)" != $(words $(1)) ]; then \
   $(SUDO) apt-get update -q && \
   $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $(1); \
 fi
@@ -36,7 +36,7 @@ help: ## this list
 setup: $(VENV)/.installed ## apt packages, .venv, Python packages, first build
 
 $(VENV)/.packages: pyproject.toml
-	$(call apt_install,$(APT_BUILD))
+	@$(call apt_install,$(APT_BUILD))
 	python3 -m venv $(VENV)
 	$(PY) -m pip install -q $$(python3 -c "import tomllib; \
 	  print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
@@ -49,7 +49,7 @@ $(VENV)/.installed: $(VENV)/.packages VERSION
 	touch $@
 
 $(VENV)/.clang:
-	$(call apt_install,$(APT_CLANG))
+	@$(call apt_install,$(APT_CLANG))
 	mkdir -p $(VENV) && touch $@
 
 build: $(VENV)/.installed ## compile what changed and put it into .venv
@@ -61,11 +61,15 @@ stubs: build ## regenerate the type stub of the native module
 	$(PY) -m nanobind.stubgen -q -m backpass._core -o python/backpass/_core.pyi
 
 # ---- Everyday
+# One line when all is well, everything when not.
+ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error >$(1)/ctest.log \
+  && grep 'tests passed' $(1)/ctest.log || { cat $(1)/ctest.log; exit 1; }
+
 demo: build ## load, check, plan and run a model
 	$(PY) examples/demo.py
 
 test: build ## C++ and Python tests, everyday suite
-	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error | tail -n 25
+	@$(call ctest,$(BUILD))
 	$(PY) -m pytest -q -n $(JOBS)
 
 test-slow: build ## the tests marked slow
@@ -104,13 +108,13 @@ format: $(VENV)/.clang $(VENV)/.installed ## rewrite sources as `make lint` want
 # ---- Sanitizers. Each has its own build; ccache makes the second run short.
 CONFIGURE = cmake -G Ninja -DCMAKE_PREFIX_PATH=$(abspath $(VENV)) -DBACKPASS_BUILD_TESTS=ON
 # The interpreter outside .venv does not see the editable install, so the sanitized build is the one imported.
-BARE_PYTHON = PYTHONPATH=$(1)/python:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+BARE_PYTHON = PYTHONPATH=$(abspath $(1))/python:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
   $$($(PY) -c 'import sys; print(sys._base_executable)')
 
 asan: $(VENV)/.installed ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(CONFIGURE) -B build/asan -DBACKPASS_ASAN=ON -DBACKPASS_UBSAN=ON
 	cmake --build build/asan -j $(JOBS)
-	ctest --test-dir build/asan -j $(JOBS) --output-on-failure | tail -n 25
+	@$(call ctest,build/asan)
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(call BARE_PYTHON,build/asan) -m pytest -q -n $(JOBS)
 
@@ -118,7 +122,7 @@ asan: $(VENV)/.installed ## all tests under AddressSanitizer and UndefinedBehavi
 tsan: $(VENV)/.clang $(VENV)/.installed ## C++ tests under ThreadSanitizer
 	$(CONFIGURE) -B build/tsan -DCMAKE_CXX_COMPILER=clang++ -DBACKPASS_TSAN=ON -DBACKPASS_BUILD_PYTHON=OFF
 	cmake --build build/tsan -j $(JOBS)
-	TSAN_OPTIONS=ignore_noninstrumented_modules=1 ctest --test-dir build/tsan -j $(JOBS) --output-on-failure | tail -n 25
+	@TSAN_OPTIONS=ignore_noninstrumented_modules=1 $(call ctest,build/tsan)
 
 fuzz: $(VENV)/.clang $(VENV)/.installed ## every fuzz target for FUZZ_SECONDS (600)
 	$(CONFIGURE) -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DBACKPASS_BUILD_FUZZERS=ON -DBACKPASS_BUILD_PYTHON=OFF \
