@@ -79,7 +79,7 @@ bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py
 
 docs: build ## regenerate the generated parts of docs/
-	$(PY) docs/generate.py
+	$(PY) tools/op_table.py
 
 # ---- Style
 TIDY := $(patsubst %,$(BUILD)/tidy/%.ok,$(filter src/% examples/%,$(CPP_SOURCES)))
