@@ -1,0 +1,41 @@
+// Reading and adding rows of elements by index.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "backpass/dtype.hpp"
+#include "backpass/error.hpp"
+
+namespace backpass::kernels {
+
+[[noreturn]] void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent);
+
+/// An index in [-extent, extent) counted from the front; anything else is an error that names the position.
+inline std::int64_t checked_index(const std::string& label, std::int64_t index, std::int64_t position,
+                                  std::int64_t extent) {
+  std::int64_t i = index < 0 ? index + extent : index;
+  if (i < 0 || i >= extent) [[unlikely]] {
+    bad_index(label, index, position, extent);
+  }
+  return i;
+}
+
+/// A tensor seen as [outer, extent, inner], of which `count` slices along the middle axis are read or written.
+struct GatherShape {
+  std::int64_t outer = 1;
+  std::int64_t extent = 1;
+  std::int64_t inner = 1;
+  std::int64_t count = 0;
+};
+
+/// out[o, j, :] = data[o, indices[j], :]
+void gather(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* data,
+            const void* indices, void* out);
+
+/// out = 0; out[o, indices[j], :] += updates[o, j, :], in the order of j whatever the number of threads. Real types.
+void gather_grad(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* updates,
+                 const void* indices, void* out);
+
+}  // namespace backpass::kernels

@@ -1,0 +1,25 @@
+// Identity: the value itself, of any type.
+#include "ops/movement.hpp"
+#include "ops/op.hpp"
+
+namespace backpass {
+namespace {
+
+void infer(InferContext& c) {
+  c.set_type(0, c.type(0));
+  if (!c.type(0).is_tensor()) return;
+  if (auto values = c.maybe_ints(0)) movement::set_ints(c, 0, *std::move(values));
+}
+
+void compute(ComputeContext& c) { c.outputs[0] = c.inputs[0]; }
+
+const Register identity{{.name = "Identity",
+                         .since = 25,
+                         .doc = "The value itself: a tensor, a sequence or an optional.",
+                         .types = {},
+                         .infer = infer,
+                         .compute = compute,
+                         .is_view = true}};
+
+}  // namespace
+}  // namespace backpass

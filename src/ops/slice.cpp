@@ -1,0 +1,257 @@
+// Slice, and SliceGrad: every step-th element of [start, end) along some axes, and back into zeros.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/strided_copy.hpp"
+#include "ops/movement.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::int64_t kFarEnd = std::numeric_limits<std::int32_t>::max();  // "to the end", as exporters write it
+
+struct Selection {
+  std::int64_t start = 0;
+  std::int64_t count = 0;
+  std::int64_t step = 1;
+};
+
+/// The numpy rule along one axis.
+Selection select(std::int64_t extent, std::int64_t start, std::int64_t end, std::int64_t step) {
+  std::int64_t low = step > 0 ? 0 : -1;
+  std::int64_t high = step > 0 ? extent : extent - 1;
+  auto wrap = [&](std::int64_t i) { return std::clamp(i < 0 ? std::max(i, -extent - 1) + extent : i, low, high); };
+  start = std::max<std::int64_t>(wrap(start), extent == 0 ? low : 0);
+  end = wrap(end);
+  if (step < 0 && end < 0) end = -1;
+  std::int64_t distance = step > 0 ? end - start : start - end;
+  if (distance <= 0) return {0, 0, 1};
+  // |step| beyond the extent selects one element: clamped so that the arithmetic cannot overflow.
+  std::int64_t stride = step > 0 ? std::min(step, extent) : std::min(-std::max(step, -extent), extent);
+  return {start, (distance + stride - 1) / stride, step > 0 ? stride : -stride};
+}
+
+/// +1 or -1 when every term of the expression has that sign (symbols stand for extents), else 0.
+int sign_of(const Dim& d) {
+  if (d.is_known()) return d.value() < 0 ? -1 : 1;
+  int depth = 0;
+  bool plus = false;
+  bool minus = false;
+  std::string text = d.str();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '(' ? 1 : (text[i] == ')' ? -1 : 0);
+    if (depth == 0 && text[i] == '-') minus = true;
+    if (depth == 0 && (text[i] == '+' || (i == 0 && text[i] != '-'))) plus = true;
+  }
+  return plus == minus ? 0 : (plus ? 1 : -1);
+}
+
+/// A bound counted from the front, when the extent or the bound is an expression. Bounds are taken to lie inside the axis;
+/// what does not is found when the rule runs again with numbers.
+std::optional<Dim> from_front(const Dim& extent, const Dim& bound) {
+  if (bound.is_known() && bound.value() >= kFarEnd) return extent;
+  if (bound.is_known() && bound.value() <= -kFarEnd) return Dim(0);
+  int sign = sign_of(bound);
+  if (sign < 0) return extent + bound;
+  Dim rest = extent - bound;
+  if (sign > 0 || (rest.is_known() && rest.value() >= 0)) return bound;
+  return std::nullopt;
+}
+
+Dim symbolic_count(InferContext& c, std::size_t axis, const Dim& extent, const Dim& start, const Dim& end,
+                   std::int64_t step) {
+  auto fresh = [&] { return c.data_dependent(concat("slice", axis)); };
+  if (step < 0) {
+    bool whole = start.is_known() && (start.is(-1) || start.value() >= kFarEnd) && end.is_known() &&
+                 end.value() <= -kFarEnd;
+    return whole ? ceil_div(extent, -step) : fresh();
+  }
+  auto from = from_front(extent, start);
+  auto to = from_front(extent, end);
+  if (!from || !to) return fresh();
+  if (to->is_known() && !extent.is_known()) to = min(extent, *to);
+  Dim length = *to - *from;
+  if (length.is_known() && length.value() < 0) length = 0;
+  return ceil_div(length, step);
+}
+
+/// Inputs of a slice: where its starts, ends, axes and steps are.
+struct Inputs {
+  std::size_t starts;
+  std::size_t ends;
+  std::size_t axes;
+  std::size_t steps;
+};
+constexpr Inputs kSlice{1, 2, 3, 4};
+constexpr Inputs kSliceGrad{2, 3, 4, 5};
+
+std::vector<std::int64_t> known_axes(const InferContext& c, std::size_t input, std::size_t count) {
+  if (c.has_input(input)) return c.known_ints(input);
+  std::vector<std::int64_t> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<std::int64_t>(i);
+  return all;
+}
+
+std::int64_t length_of(const InferContext& c, std::size_t input) {
+  const Shape& s = c.shape(input);
+  c.require(s.size() == 1, "input ", input, ": got rank ", s.size(), ", expected a 1-D tensor");
+  return s[0].is_known() ? s[0].value() : throw NotKnownYet{};
+}
+
+void keep_ints(InferContext& c, std::int64_t start, std::int64_t end, std::int64_t step) {
+  auto values = movement::ints_of_rank(c, 0, 1);
+  if (!values) return;
+  Selection s = select(std::ssize(*values), start, end, step);
+  std::vector<Dim> kept;
+  for (std::int64_t i = 0; i < s.count; ++i) kept.push_back((*values)[static_cast<std::size_t>(s.start + i * s.step)]);
+  movement::set_ints(c, 0, std::move(kept));
+}
+
+void infer_slice(InferContext& c) {
+  c.set_dtype(0, c.dtype(0));
+  for (std::size_t i = 1; i < c.input_count(); ++i) {
+    if (c.has_input(i)) movement::require_index(c, i);
+  }
+  Shape out = c.shape(0);
+  if (c.has_input(kSlice.axes) && !movement::numbers(c.maybe_ints(kSlice.axes))) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = c.data_dependent(concat("slice", i));
+    return c.set_shape(0, std::move(out));
+  }
+  auto count = static_cast<std::size_t>(length_of(c, kSlice.starts));
+  std::vector<std::int64_t> axes = known_axes(c, kSlice.axes, count);
+  c.require(axes.size() == count, "axes: got ", axes.size(), " numbers for ", count, " starts");
+  c.require(count <= out.size(), "starts: got ", count, " numbers for a tensor of rank ", out.size());
+  auto starts = c.maybe_ints(kSlice.starts);
+  auto ends = c.maybe_ints(kSlice.ends);
+  std::vector<std::int64_t> ones(count, 1);
+  auto steps = c.has_input(kSlice.steps) ? movement::numbers(c.maybe_ints(kSlice.steps)) : ones;
+  c.require(!ends || ends->size() == count, "ends: got ", ends ? ends->size() : 0, " numbers for ", count, " starts");
+  c.require(!steps || steps->size() == count, "steps: got ", steps ? steps->size() : 0, " numbers for ", count, " starts");
+  std::vector<bool> seen(out.size(), false);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::size_t axis = c.axis(axes[i], out.size());
+    c.require(!seen[axis], "axes: got axis ", axes[i], " twice, expected each at most once");
+    seen[axis] = true;
+    if (!starts || !ends || !steps) {
+      out[axis] = c.data_dependent(concat("slice", axis));
+      continue;
+    }
+    const Dim& start = (*starts)[i];
+    const Dim& end = (*ends)[i];
+    std::int64_t step = (*steps)[i];
+    c.require(step != 0, "steps: got 0, expected a step that moves");
+    if (out[axis].is_known() && start.is_known() && end.is_known()) {
+      if (out.size() == 1) keep_ints(c, start.value(), end.value(), step);
+      out[axis] = select(out[axis].value(), start.value(), end.value(), step).count;
+    } else {
+      out[axis] = symbolic_count(c, axis, out[axis], start, end, step);
+    }
+  }
+  c.set_shape(0, std::move(out));
+}
+
+void infer_slice_grad(InferContext& c) {
+  c.set_dtype(0, c.dtype(0));
+  c.set_shape(0, c.ints(1));
+}
+
+/// Where the slice lies in the whole tensor: its first element and the distance between neighbours, in elements.
+struct Window {
+  std::int64_t offset = 0;
+  Dims strides;
+};
+
+/// Reads the bounds from memory and checks them against the extents that were planned.
+Window window(const std::string& label, const Dims& whole, const Dims& part, Inputs at,
+              const std::vector<TensorInfo>& infos, const void* const* data) {
+  auto read = [&](std::size_t i) { return movement::read_ints(infos[i].dtype, data[i], infos[i].size()); };
+  auto given = [&](std::size_t i) { return i < infos.size() && infos[i].present; };
+  std::vector<std::int64_t> starts = read(at.starts);
+  std::vector<std::int64_t> ends = read(at.ends);
+  std::vector<std::int64_t> axes = given(at.axes) ? read(at.axes) : std::vector<std::int64_t>{};
+  std::vector<std::int64_t> steps = given(at.steps) ? read(at.steps) : std::vector<std::int64_t>{};
+  auto rank = static_cast<std::int64_t>(whole.size());
+  Window w{0, strides_of(whole)};
+  Dims extents = whole;
+  Dims own = w.strides;
+  std::size_t count = std::min(starts.size(), ends.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    std::int64_t axis = axes.empty() ? static_cast<std::int64_t>(i) : (i < axes.size() ? axes[i] : rank);
+    std::int64_t step = steps.empty() ? 1 : (i < steps.size() ? steps[i] : 0);
+    if (axis < -rank || axis >= rank) fail(label, " axes: got ", axis, ", expected one in [", -rank, ", ", rank, ")");
+    if (step == 0) fail(label, " steps: got 0, expected a step that moves");
+    auto a = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+    Selection s = select(whole[a], starts[i], ends[i], step);
+    extents[a] = s.count;
+    w.offset += s.start * own[a];
+    w.strides[a] = s.step * own[a];
+  }
+  if (extents != part) fail(label, " selects ", to_string(extents), ", expected ", to_string(part));
+  return w;
+}
+
+/// Contents of all bound inputs, if they do not change; else empty.
+std::vector<const void*> constant_bounds(const PrepareContext& c, Inputs at) {
+  std::vector<const void*> data(c.inputs.size(), nullptr);
+  for (std::size_t i = at.starts; i < c.inputs.size(); ++i) {
+    if (!c.inputs[i].present) continue;
+    if (c.inputs[i].constant == nullptr) return {};
+    data[i] = c.inputs[i].constant->data();
+  }
+  return data;
+}
+
+Kernel prepare_slice(PrepareContext& c) {
+  DType dtype = c.in(0).dtype;
+  std::string label = c.node.label();
+  std::vector<TensorInfo> infos = c.inputs;
+  Dims out = c.out(0).dims;
+  auto run = [=](const Window& w, const kernels::StridedCopy& copy, const KernelArgs& args) {
+    copy(args.in<std::byte>(0) + w.offset * static_cast<std::int64_t>(byte_size(dtype, 1)), args.outputs[0]);
+  };
+  if (auto data = constant_bounds(c, kSlice); !data.empty()) {
+    Window w = window(label, c.in(0).dims, out, kSlice, infos, data.data());
+    kernels::StridedCopy copy(dtype, out, w.strides, strides_of(out));
+    return [=](const KernelArgs& args) { run(w, copy, args); };
+  }
+  return [=](const KernelArgs& args) {
+    Window w = window(label, infos[0].dims, out, kSlice, infos, args.inputs);
+    run(w, kernels::StridedCopy(dtype, out, w.strides, strides_of(out)), args);
+  };
+}
+
+Kernel prepare_slice_grad(PrepareContext& c) {
+  DType dtype = c.in(0).dtype;
+  std::string label = c.node.label();
+  std::vector<TensorInfo> infos = c.inputs;
+  Dims whole = c.out(0).dims;
+  return [=](const KernelArgs& args) {
+    const Dims& part = infos[0].dims;
+    Window w = window(label, whole, part, kSliceGrad, infos, args.inputs);
+    std::memset(args.outputs[0], 0, byte_size(dtype, element_count(whole)));
+    kernels::StridedCopy copy(dtype, part, strides_of(part), w.strides);
+    copy(args.inputs[0], args.out<std::byte>(0) + w.offset * static_cast<std::int64_t>(byte_size(dtype, 1)));
+  };
+}
+
+const Register slice{{.name = "Slice",
+                      .since = 13,
+                      .doc = "Every step-th element of [start, end) along the listed axes.",
+                      .inputs = {3, 5},
+                      .types = types::movable,
+                      .infer = infer_slice,
+                      .prepare = prepare_slice}};
+
+const Register slice_grad{{.name = "SliceGrad",
+                           .domain = "com.microsoft",
+                           .doc = "Zeros of the given shape with dY at the positions that Slice would select.",
+                           .inputs = {4, 6},
+                           .types = types::numbers | types::boolean,
+                           .infer = infer_slice_grad,
+                           .prepare = prepare_slice_grad}};
+
+}  // namespace
+}  // namespace backpass

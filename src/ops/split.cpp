@@ -1,0 +1,128 @@
+// Split: consecutive pieces along an axis.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/strided_copy.hpp"
+#include "ops/movement.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+
+namespace backpass {
+namespace {
+
+/// Pieces of equal size; when they do not come out even the last is smaller (and others may be empty).
+std::vector<Dim> even_sizes(const Dim& extent, std::int64_t pieces) {
+  Dim size = ceil_div(extent, pieces);
+  std::vector<Dim> sizes(static_cast<std::size_t>(pieces), size);
+  if (!extent.is_known()) {
+    sizes.back() = extent - size * (pieces - 1);
+    return sizes;
+  }
+  std::int64_t left = extent.value();
+  for (Dim& s : sizes) {
+    s = std::min(size.value(), left);
+    left -= s.value();
+  }
+  return sizes;
+}
+
+std::vector<Dim> sizes(InferContext& c, const Dim& extent) {
+  auto count = static_cast<std::int64_t>(c.node.outputs.size());
+  if (!c.has_input(1)) {
+    std::int64_t pieces = c.node.attr_int("num_outputs", count);
+    c.require(pieces == count && pieces > 0, "num_outputs: got ", pieces, " for a node with ", count, " outputs");
+    return even_sizes(extent, pieces);
+  }
+  auto given = c.maybe_ints(1);
+  if (!given) {
+    std::vector<Dim> unknown;
+    for (std::int64_t i = 0; i < count; ++i) unknown.push_back(c.data_dependent(concat("split", i)));
+    return unknown;
+  }
+  c.require(given->size() == static_cast<std::size_t>(count), "split: got ", given->size(), " sizes for ", count,
+            " outputs");
+  for (const Dim& d : *given) {
+    c.require(!d.is_known() || d.value() >= 0, "split: got size ", d.str(), ", expected none below 0");
+  }
+  Dim sum = 0;
+  for (const Dim& d : *given) sum = sum + d;
+  c.unify(extent, sum, "extent along the axis and the sum of split");
+  return *given;
+}
+
+void infer(InferContext& c) {
+  std::size_t count = c.node.outputs.size();
+  for (std::size_t i = 0; i < count; ++i) c.set_dtype(i, c.dtype(0));
+  const Shape& in = c.shape(0);
+  std::size_t axis = c.axis(c.node.attr_int("axis", 0), in.size());
+  std::vector<Dim> pieces = sizes(c, in[axis]);
+  for (std::size_t i = 0; i < count; ++i) {
+    Shape out = in;
+    out[axis] = pieces[i];
+    c.set_shape(i, std::move(out));
+  }
+  auto values = movement::ints_of_rank(c, 0, 1);
+  auto lengths = movement::numbers(pieces);
+  if (!values || !lengths) return;
+  if (std::accumulate(lengths->begin(), lengths->end(), std::int64_t{0}) != std::ssize(*values)) return;
+  auto next = values->begin();
+  for (std::size_t i = 0; i < count; ++i) {
+    movement::set_ints(c, i, {next, next + (*lengths)[i]});
+    next += (*lengths)[i];
+  }
+}
+
+/// Sizes of all pieces, also of those nobody wants.
+Dims known_sizes(const PrepareContext& c, std::size_t axis) {
+  auto count = static_cast<std::int64_t>(c.outputs.size());
+  if (!c.has_input(1)) return to_dims(even_sizes(c.in(0).dims[axis], count));
+  if (c.in(1).constant != nullptr) return c.in(1).constant->to_ints();
+  Dims all;
+  for (const TensorInfo& out : c.outputs) {
+    c.require(out.present, "an output is omitted: expected all of them when the sizes are computed at run time");
+    all.push_back(out.dims[axis]);
+  }
+  return all;
+}
+
+struct Part {
+  kernels::StridedCopy copy;
+  std::size_t output;
+  std::size_t offset;  ///< of its first element in the input, in bytes
+};
+
+Kernel prepare(PrepareContext& c) {
+  const TensorInfo& in = c.in(0);
+  std::size_t axis = c.axis(c.node.attr_int("axis", 0), in.dims.size());
+  Dims from = strides_of(in.dims);
+  Dims lengths = known_sizes(c, axis);
+  std::vector<Part> parts;
+  std::int64_t position = 0;
+  for (std::size_t i = 0; i < c.outputs.size(); ++i) {
+    Dims out = in.dims;
+    out[axis] = lengths[i];
+    if (c.outputs[i].present) {
+      parts.push_back({{in.dtype, out, from, strides_of(out)}, i, byte_size(in.dtype, position * from[axis])});
+    }
+    position += lengths[i];
+  }
+  c.require(position == in.dims[axis], "split: sizes add up to ", position, ", expected the extent ", in.dims[axis]);
+  return [parts = std::move(parts)](const KernelArgs& args) {
+    for (const Part& p : parts) p.copy(args.in<std::byte>(0) + p.offset, args.outputs[p.output]);
+  };
+}
+
+const Register split{{.name = "Split",
+                      .since = 18,
+                      .doc = "Consecutive pieces along `axis`: of the sizes given, or `num_outputs` equal ones.",
+                      .inputs = {1, 2},
+                      .outputs = {1, -1},
+                      .types = types::movable,
+                      .infer = infer,
+                      .prepare = prepare}};
+
+void lift_13(Builder& b, Node& node) { movement::ints_attribute_to_input(b, node, "split", 1); }
+const RegisterAdapter split_13{{.op = "Split", .below = 13, .lift = lift_13}};
+
+}  // namespace
+}  // namespace backpass
