@@ -99,7 +99,8 @@ void IndexedSlices::offsets(const std::string& label, DType index_type, const vo
   });
 }
 
-void gather_slices(DType dtype, std::span<const std::int64_t> offsets, std::int64_t slice, const void* data, void* out) {
+void gather_slices(DType dtype, std::span<const std::int64_t> offsets, std::int64_t slice, const void* data,
+                   void* out) {
   visit_storage(dtype, [&]<class T>() {
     const T* from = static_cast<const T*>(data);
     T* to = static_cast<T*>(out);

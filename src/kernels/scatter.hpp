@@ -25,11 +25,16 @@ Reduction reduction_from(const std::string& label, std::string_view name);
 template <class T>
 T combined(Reduction reduction, T old, T update) {
   switch (reduction) {
-    case Reduction::add: return static_cast<T>(old + update);
-    case Reduction::mul: return static_cast<T>(old * update);
-    case Reduction::max: return old > update || old != old ? old : update;  // NaN stays
-    case Reduction::min: return old < update || old != old ? old : update;
-    default: return update;
+    case Reduction::add:
+      return static_cast<T>(old + update);
+    case Reduction::mul:
+      return static_cast<T>(old * update);
+    case Reduction::max:
+      return old > update || old != old ? old : update;  // NaN stays
+    case Reduction::min:
+      return old < update || old != old ? old : update;
+    default:
+      return update;
   }
 }
 
@@ -62,18 +67,19 @@ class IndexedElements {
   }
 
  private:
-  std::vector<CopyLoop> outer_;   ///< `from` moves in the indices, `to` in the data
+  std::vector<CopyLoop> outer_;  ///< `from` moves in the indices, `to` in the data
   std::int64_t items_ = 1;
-  std::int64_t along_ = 1;        ///< extent of the indices along the axis
+  std::int64_t along_ = 1;  ///< extent of the indices along the axis
   std::int64_t index_step_ = 1;
-  std::int64_t extent_ = 1;       ///< of the data along the axis
+  std::int64_t extent_ = 1;  ///< of the data along the axis
   std::int64_t data_step_ = 1;
-  std::int64_t columns_ = 1;      ///< extent of the last axis when it is not the indexed one
+  std::int64_t columns_ = 1;  ///< extent of the last axis when it is not the indexed one
   std::int64_t width_ = 1;
   std::int64_t pieces_ = 1;
 };
 
-/// Slices of a tensor named by tuples of indices into its leading axes (after `batch_dims` axes shared with the indices).
+/// Slices of a tensor named by tuples of indices into its leading axes (after `batch_dims` axes shared with the
+/// indices).
 class IndexedSlices {
  public:
   IndexedSlices(std::span<const std::int64_t> data, std::span<const std::int64_t> indices, std::size_t batch_dims);

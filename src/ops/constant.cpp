@@ -26,7 +26,8 @@ Tensor value_of(const Node& node) {
     std::vector<std::string> values = node.attr_strings("value_strings");
     return Tensor::from<std::string>(DType::string, {static_cast<std::int64_t>(values.size())}, values);
   }
-  fail(node.label(), " has no value: expected one of value, value_int(s), value_float(s), value_string(s), sparse_value");
+  fail(node.label(),
+       " has no value: expected one of value, value_int(s), value_float(s), value_string(s), sparse_value");
 }
 
 void infer(InferContext& c) {

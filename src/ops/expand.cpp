@@ -41,7 +41,8 @@ void infer_expand(InferContext& c) {
 
 Kernel prepare_expand(PrepareContext& c) {
   const Dims& out = c.out(0).dims;
-  c.require(broadcast_dims(c.in(0).dims, out) == out, "cannot expand ", to_string(c.in(0).dims), " to ", to_string(out));
+  c.require(broadcast_dims(c.in(0).dims, out) == out, "cannot expand ", to_string(c.in(0).dims), " to ",
+            to_string(out));
   kernels::StridedCopy copy(c.in(0).dtype, out, broadcast_strides(c.in(0).dims, out), strides_of(out));
   return [copy](const KernelArgs& args) { copy(args.inputs[0], args.outputs[0]); };
 }

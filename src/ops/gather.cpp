@@ -1,5 +1,6 @@
 // Gather, ShrunkenGather and GatherGrad: slices along an axis picked by index.
 #include "kernels/gather.hpp"
+
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -15,7 +16,8 @@ void keep_ints(InferContext& c) {
   if (!indices) return;
   std::vector<Dim> picked;
   for (std::size_t j = 0; j < indices->size(); ++j) {
-    std::int64_t i = kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j), std::ssize(*data));
+    std::int64_t i =
+        kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j), std::ssize(*data));
     picked.push_back((*data)[static_cast<std::size_t>(i)]);
   }
   movement::set_ints(c, 0, std::move(picked));

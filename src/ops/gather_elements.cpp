@@ -71,11 +71,13 @@ Kernel prepare_scatter(PrepareContext& c) {
   DType index_type = c.in(1).dtype;
   std::int64_t count = data.size();
   auto reduction = kernels::reduction_from(label, c.node.attr_string("reduction", "none"));
-  c.require(c.in(1).dims == c.in(2).dims, "updates: got ", to_string(c.in(2).dims), ", expected ", to_string(c.in(1).dims));
+  c.require(c.in(1).dims == c.in(2).dims, "updates: got ", to_string(c.in(2).dims), ", expected ",
+            to_string(c.in(1).dims));
   kernels::IndexedElements where(data.dims, c.in(1).dims, c.axis(c.node.attr_int("axis", 0), data.dims.size()));
   return [=](const KernelArgs& args) {
     if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
-    kernels::scatter_elements(label, dtype, reduction, where, index_type, args.inputs[1], args.inputs[2], args.outputs[0]);
+    kernels::scatter_elements(label, dtype, reduction, where, index_type, args.inputs[1], args.inputs[2],
+                              args.outputs[0]);
   };
 }
 

@@ -92,10 +92,12 @@ Kernel prepare_scatter(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   std::int64_t count = c.in(0).size();
   auto reduction = kernels::reduction_from(c.node.label(), c.node.attr_string("reduction", "none"));
-  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "updates: got ", to_string(c.in(2).dims));
+  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "updates: got ",
+            to_string(c.in(2).dims));
   return [=](const KernelArgs& args) {
     if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
-    kernels::scatter_slices(dtype, reduction, offsets(args, 1), offsets.slices.slice(), args.inputs[2], args.outputs[0]);
+    kernels::scatter_slices(dtype, reduction, offsets(args, 1), offsets.slices.slice(), args.inputs[2],
+                            args.outputs[0]);
   };
 }
 
@@ -113,7 +115,8 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   Offsets offsets(c, c.out(0).dims, c.in(1));
   DType dtype = c.in(2).dtype;
   std::size_t bytes = byte_size(dtype, c.out(0).size());
-  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "gradient: got ", to_string(c.in(2).dims));
+  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "gradient: got ",
+            to_string(c.in(2).dims));
   return [=](const KernelArgs& args) {
     std::memset(args.outputs[0], 0, bytes);
     kernels::scatter_slices(dtype, kernels::Reduction::add, offsets(args, 1), offsets.slices.slice(), args.inputs[2],

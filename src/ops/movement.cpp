@@ -105,8 +105,8 @@ void require_same_dtype(const InferContext& context, std::size_t a, std::size_t 
 }
 
 void require_index(const InferContext& context, std::size_t i) {
-  context.require(types::indices.has(context.dtype(i)), "element type of input ", i, ": got ", name_of(context.dtype(i)),
-                  ", expected int32 or int64");
+  context.require(types::indices.has(context.dtype(i)), "element type of input ", i, ": got ",
+                  name_of(context.dtype(i)), ", expected int32 or int64");
 }
 
 void ints_attribute_to_input(Builder& builder, Node& node, std::string_view attribute, std::size_t input) {

@@ -11,8 +11,9 @@ namespace backpass::movement {
 
 inline constexpr DTypeSet any_type = types::movable | types::sub_bytes | DTypeSet{DType::float6e2m3, DType::float6e3m2};
 
-/// Prepares a kernel that was written for whole-byte elements. When `data` tensors (inputs and outputs of the operator's
-/// main type) are packed sub-byte types, they are unpacked to bytes in scratch memory before it runs and packed after.
+/// Prepares a kernel that was written for whole-byte elements. When `data` tensors (inputs and outputs of the
+/// operator's main type) are packed sub-byte types, they are unpacked to bytes in scratch memory before it runs and
+/// packed after.
 Kernel through_bytes(PrepareContext& context, Kernel (*prepare)(PrepareContext&));
 
 /// Contents of an int32 or int64 tensor in memory.

@@ -49,8 +49,8 @@ int sign_of(const Dim& d) {
   return plus == minus ? 0 : (plus ? 1 : -1);
 }
 
-/// A bound counted from the front, when the extent or the bound is an expression. Bounds are taken to lie inside the axis;
-/// what does not is found when the rule runs again with numbers.
+/// A bound counted from the front, when the extent or the bound is an expression. Bounds are taken to lie inside the
+/// axis; what does not is found when the rule runs again with numbers.
 std::optional<Dim> from_front(const Dim& extent, const Dim& bound) {
   if (bound.is_known() && bound.value() >= kFarEnd) return extent;
   if (bound.is_known() && bound.value() <= -kFarEnd) return Dim(0);
@@ -65,8 +65,8 @@ Dim symbolic_count(InferContext& c, std::size_t axis, const Dim& extent, const D
                    std::int64_t step) {
   auto fresh = [&] { return c.data_dependent(concat("slice", axis)); };
   if (step < 0) {
-    bool whole = start.is_known() && (start.is(-1) || start.value() >= kFarEnd) && end.is_known() &&
-                 end.value() <= -kFarEnd;
+    bool whole =
+        start.is_known() && (start.is(-1) || start.value() >= kFarEnd) && end.is_known() && end.value() <= -kFarEnd;
     return whole ? ceil_div(extent, -step) : fresh();
   }
   auto from = from_front(extent, start);
@@ -129,7 +129,8 @@ void infer_slice(InferContext& c) {
   std::vector<std::int64_t> ones(count, 1);
   auto steps = c.has_input(kSlice.steps) ? movement::numbers(c.maybe_ints(kSlice.steps)) : ones;
   c.require(!ends || ends->size() == count, "ends: got ", ends ? ends->size() : 0, " numbers for ", count, " starts");
-  c.require(!steps || steps->size() == count, "steps: got ", steps ? steps->size() : 0, " numbers for ", count, " starts");
+  c.require(!steps || steps->size() == count, "steps: got ", steps ? steps->size() : 0, " numbers for ", count,
+            " starts");
   std::vector<bool> seen(out.size(), false);
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t axis = c.axis(axes[i], out.size());
