@@ -1,0 +1,138 @@
+// Pointwise operators: what they are, and the short programs over tiles that run them.
+//
+// A TileFunction is a function of corresponding elements, compiled as a loop per element type and instruction set. A
+// TileOp says which functions a node stands for. A TileProgram is a list of such functions over virtual registers; a
+// register is a tile, a piece of a tensor that stays in the first-level cache while the whole program runs over it.
+// One node alone and a fused group of nodes both run as a TileProgram.
+//
+//   node(s) ─ TileBuilder ─► TileProgram (element types) ─ bind ─► TilePlan (extents) ─ run ─► memory
+//
+// float16 and bfloat16 are widened to float32 when loaded and rounded to nearest even when stored. Inside one program
+// nothing is rounded in between, so a fused chain of 16-bit operators is more exact than the same nodes run one by one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backpass/tensor.hpp"
+#include "ops/op.hpp"
+
+namespace backpass {
+
+inline constexpr std::size_t kTileOperands = 3;
+using TileParams = std::array<double, 3>;
+
+/// out[i] = f(in[0][i], in[1][i], ...) for i in [0, n). `out` may be the very memory of an operand of the same size.
+using TileLoop = void (*)(const void* const* in, void* out, std::int64_t n, const TileParams& params);
+
+struct TileFunction {
+  std::string_view name;
+  int arity = 1;
+  /// The loop for this type of the last operand (float32 stands for the 16-bit floats too); null when there is none.
+  TileLoop (*loop)(DType) = nullptr;
+  /// The result is bool; otherwise it has the type of the last operand.
+  bool gives_bool = false;
+};
+
+/// A virtual register of a program.
+using TileRegister = int;
+inline constexpr TileRegister kNoRegister = -1;
+
+struct TileProgram {
+  struct Instruction {
+    TileLoop loop = nullptr;
+    std::string_view name;
+    std::array<TileRegister, kTileOperands> in{kNoRegister, kNoRegister, kNoRegister};
+    int arity = 1;
+    TileRegister out = kNoRegister;
+    TileParams params{};
+  };
+  struct Immediate {
+    TileRegister out;
+    std::array<std::byte, 8> element;
+  };
+
+  std::vector<DType> registers;  ///< element types; the first `input_count` registers are the inputs as stored
+  std::size_t input_count = 0;
+  std::vector<Immediate> immediates;
+  std::vector<Instruction> code;
+  std::vector<TileRegister> outputs;  ///< each written by exactly one instruction
+
+  std::string str() const;  ///< "Mul Add Tanh"
+};
+
+/// The type arithmetic on `t` happens in: float32 for the 16-bit floats, else `t` itself.
+DType tile_compute_type(DType t);
+
+/// True for element types that can be held in a tile register.
+bool is_tile_type(DType t);
+
+/// Writes a TileProgram. Registers handed out hold compute types; widening and rounding are inserted here.
+class TileBuilder {
+ public:
+  explicit TileBuilder(std::size_t input_count);
+
+  /// Declares input `index` (of those announced) as having this stored type.
+  TileRegister input(std::size_t index, DType stored);
+  TileRegister immediate(double value, DType type);
+  /// The only element of a tensor.
+  TileRegister immediate(const Tensor& scalar);
+  /// Unsupported when the function has no loop for the operands.
+  TileRegister apply(const TileFunction& function, std::initializer_list<TileRegister> operands,
+                     const TileParams& params = {});
+  /// To a compute type: any number or bool to a float type, integers to int64, anything to bool.
+  TileRegister convert(TileRegister value, DType to);
+  void output(TileRegister value, DType stored);
+
+  DType type(TileRegister r) const { return program_.registers[static_cast<std::size_t>(r)]; }
+  /// What the register always holds, if it is an immediate.
+  std::optional<double> constant(TileRegister r) const;
+  std::size_t size() const { return program_.code.size(); }
+
+  TileProgram finish();
+
+ private:
+  TileRegister fresh(DType type);
+  TileRegister copy(TileRegister value);
+
+  TileProgram program_;
+};
+
+/// A node being turned into instructions.
+struct TileEmit {
+  const Node& node;
+  std::span<const TileRegister> inputs;  ///< kNoRegister where omitted
+  TileBuilder& builder;
+
+  bool has(std::size_t i) const { return i < inputs.size() && inputs[i] != kNoRegister; }
+};
+
+/// How a pointwise operator computes its only output. Give `function`, or `emit` when it takes more than one.
+struct TileOp {
+  const TileFunction* function = nullptr;
+  TileParams (*params)(const Node&) = nullptr;  ///< from attributes, for `function`
+  TileRegister (*emit)(TileEmit&) = nullptr;
+};
+
+/// Appends the node's instructions; `inputs` are the registers of its inputs. Returns the register of its output.
+TileRegister emit_tile(const Node& node, std::span<const TileRegister> inputs, TileBuilder& builder);
+
+/// `infer` of pointwise operators: inputs broadcast, all of one type, the output has that type (bool if the function
+/// says so).
+void infer_tile(InferContext&);
+/// `prepare` of pointwise operators.
+Kernel prepare_tile(PrepareContext&);
+
+/// Binds a program to extents: inputs broadcast to `output`, and every output of the program has that shape. The memory
+/// of output 0 may be that of input 0.
+Kernel bind_tile_program(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& output);
+
+}  // namespace backpass

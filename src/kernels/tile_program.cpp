@@ -1,0 +1,128 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/tile.hpp"
+#include "kernels/tile_convert.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+bool is_half(DType t) { return t == DType::float16 || t == DType::bfloat16; }
+
+}  // namespace
+
+std::string TileProgram::str() const {
+  std::string text;
+  for (const Instruction& i : code) text += (text.empty() ? "" : " ") + std::string(i.name);
+  return text;
+}
+
+DType tile_compute_type(DType t) { return is_half(t) ? DType::float32 : t; }
+
+bool is_tile_type(DType t) { return is_float(t) || is_integer(t) || t == DType::boolean || t == DType::complex64; }
+
+TileBuilder::TileBuilder(std::size_t input_count) {
+  program_.input_count = input_count;
+  program_.registers.assign(input_count, DType::undefined);
+}
+
+TileRegister TileBuilder::fresh(DType type) {
+  program_.registers.push_back(type);
+  return static_cast<TileRegister>(program_.registers.size() - 1);
+}
+
+TileRegister TileBuilder::input(std::size_t index, DType stored) {
+  if (!is_tile_type(stored)) unsupported_dtype(stored);
+  program_.registers.at(index) = stored;
+  return convert(static_cast<TileRegister>(index), tile_compute_type(stored));
+}
+
+TileRegister TileBuilder::immediate(double value, DType type) {
+  Tensor scalar(type, {});
+  visit_numeric(type, [&]<class T>() { *scalar.as<T>() = T(value); });
+  return immediate(scalar);
+}
+
+TileRegister TileBuilder::immediate(const Tensor& scalar) {
+  ensure(scalar.size() == 1, "immediate operand of ", scalar.size(), " elements");
+  DType type = tile_compute_type(scalar.dtype());
+  TileProgram::Immediate immediate{fresh(type), {}};
+  if (is_half(scalar.dtype())) {
+    float wide = static_cast<float>(scalar.to_doubles()[0]);
+    std::memcpy(immediate.element.data(), &wide, sizeof(wide));
+  } else {
+    std::memcpy(immediate.element.data(), scalar.data(), scalar.bytes());
+  }
+  program_.immediates.push_back(immediate);
+  return immediate.out;
+}
+
+std::optional<double> TileBuilder::constant(TileRegister r) const {
+  for (const TileProgram::Immediate& i : program_.immediates) {
+    if (i.out == r && type(r) != DType::complex64)
+      return Tensor(type(r), {}, i.element.data(), nullptr).to_doubles()[0];
+  }
+  return std::nullopt;
+}
+
+TileRegister TileBuilder::apply(const TileFunction& function, std::initializer_list<TileRegister> operands,
+                                const TileParams& params) {
+  ensure(operands.size() == static_cast<std::size_t>(function.arity), function.name, " given ", operands.size(),
+         " operands");
+  DType key = type(*(operands.end() - 1));
+  TileProgram::Instruction instruction{.loop = function.loop(key), .name = function.name};
+  if (instruction.loop == nullptr) unsupported_dtype(key);
+  std::copy(operands.begin(), operands.end(), instruction.in.begin());
+  instruction.arity = function.arity;
+  instruction.out = fresh(function.gives_bool ? DType::boolean : key);
+  instruction.params = params;
+  program_.code.push_back(instruction);
+  return instruction.out;
+}
+
+TileRegister TileBuilder::convert(TileRegister value, DType to) {
+  DType from = type(value);
+  if (from == to) return value;
+  TileLoop loop = tile_convert_loop(from, to);
+  if (loop == nullptr) fail<Unsupported>("conversion of ", name_of(from), " to ", name_of(to), " in a tile program");
+  TileRegister result = fresh(to);
+  program_.code.push_back({.loop = loop, .name = "Cast", .in = {value, kNoRegister, kNoRegister}, .out = result});
+  return result;
+}
+
+TileRegister TileBuilder::copy(TileRegister value) {
+  TileRegister result = fresh(type(value));
+  program_.code.push_back(
+      {.loop = tile_copy_loop(type(value)), .name = "Copy", .in = {value, kNoRegister, kNoRegister}, .out = result});
+  return result;
+}
+
+void TileBuilder::output(TileRegister value, DType stored) {
+  TileRegister result = convert(value, stored);
+  auto is_computed = [&](const TileProgram::Instruction& i) { return i.out == result; };
+  bool computed = std::any_of(program_.code.begin(), program_.code.end(), is_computed);
+  bool taken = std::find(program_.outputs.begin(), program_.outputs.end(), result) != program_.outputs.end();
+  program_.outputs.push_back(computed && !taken ? result : copy(result));
+}
+
+TileProgram TileBuilder::finish() { return std::move(program_); }
+
+TileRegister emit_tile(const Node& node, std::span<const TileRegister> inputs, TileBuilder& builder) {
+  const TileOp& op = *node.def->tile;
+  TileEmit emit{node, inputs, builder};
+  if (op.emit != nullptr) return op.emit(emit);
+  TileParams params = op.params == nullptr ? TileParams{} : op.params(node);
+  switch (inputs.size()) {
+    case 1:
+      return builder.apply(*op.function, {inputs[0]}, params);
+    case 2:
+      return builder.apply(*op.function, {inputs[0], inputs[1]}, params);
+    case 3:
+      return builder.apply(*op.function, {inputs[0], inputs[1], inputs[2]}, params);
+    default:
+      fail(node.label(), " got ", inputs.size(), " inputs, expected ", op.function->arity);
+  }
+}
+
+}  // namespace backpass

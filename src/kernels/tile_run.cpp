@@ -1,0 +1,175 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/tile_plan.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::size_t kStackBytes = 48 * 1024;
+
+template <class T>
+T* expand(const T* from, T* to, const std::int64_t* dims, const std::int64_t* strides, std::size_t rank) {
+  if (rank == 1) {
+    if (strides[0] == 0) return std::fill_n(to, dims[0], *from);
+    if (strides[0] == 1) return std::copy_n(from, dims[0], to);
+    for (std::int64_t i = 0; i < dims[0]; ++i) *to++ = from[i * strides[0]];
+    return to;
+  }
+  T* first = to;
+  to = expand(from, to, dims + 1, strides + 1, rank - 1);
+  const std::ptrdiff_t block = to - first;
+  for (std::int64_t i = 1; i < dims[0]; ++i) {
+    to = strides[0] == 0 ? std::copy_n(first, block, to)
+                         : expand(from + i * strides[0], to, dims + 1, strides + 1, rank - 1);
+  }
+  return to;
+}
+
+// The first `indices` indices of the split axis, from an operand that broadcasts.
+void expand_tile(const TilePlan& plan, const TilePlan::BroadcastOperand& operand, const void* from, void* to,
+                 std::int64_t indices) {
+  const std::size_t rank = plan.dims.size() - plan.split;
+  const std::int64_t* strides = operand.strides.data() + plan.split;
+  auto typed = [&]<class T>() {
+    const T* source = static_cast<const T*>(from);
+    T* target = static_cast<T*>(to);
+    if (rank == 1) {
+      expand(source, target, &indices, strides, 1);
+      return;
+    }
+    for (std::int64_t i = 0; i < indices; ++i) {
+      bool again = i > 0 && strides[0] == 0;
+      target = again
+                   ? std::copy_n(static_cast<T*>(to), plan.block, target)
+                   : expand(source + i * strides[0], target, plan.dims.data() + plan.split + 1, strides + 1, rank - 1);
+    }
+  };
+  switch (operand.element_size) {
+    case 1:
+      return typed.operator()<std::uint8_t>();
+    case 2:
+      return typed.operator()<std::uint16_t>();
+    case 4:
+      return typed.operator()<std::uint32_t>();
+    default:
+      return typed.operator()<std::uint64_t>();
+  }
+}
+
+void fill(const std::array<std::byte, 8>& element, std::int64_t size, std::byte* to, std::int64_t n) {
+  auto typed = [&]<class T>() {
+    T value;
+    std::memcpy(&value, element.data(), sizeof(T));
+    std::fill_n(reinterpret_cast<T*>(to), n, value);
+  };
+  switch (size) {
+    case 1:
+      return typed.operator()<std::uint8_t>();
+    case 2:
+      return typed.operator()<std::uint16_t>();
+    case 4:
+      return typed.operator()<std::uint32_t>();
+    default:
+      return typed.operator()<std::uint64_t>();
+  }
+}
+
+// One thread's work on a run of tiles.
+class TileWorker {
+ public:
+  TileWorker(const TilePlan& plan, const KernelArgs& args, std::byte* memory)
+      : plan_(plan),
+        program_(*plan.program),
+        args_(args),
+        tile_(reinterpret_cast<std::byte**>(memory)),
+        held_(reinterpret_cast<Held*>(tile_ + program_.registers.size())) {
+    std::fill_n(held_, plan.broadcast.size(), Held{-1, 0});
+    for (const TilePlan::Buffer& b : plan.buffers) tile_[b.reg] = memory + b.offset;
+    for (const TileProgram::Immediate& i : program_.immediates) {
+      fill(i.element, tile_element_size(program_.registers[static_cast<std::size_t>(i.out)]), tile_[i.out],
+           plan.span * plan.block);
+    }
+  }
+
+  void run(std::int64_t index) {
+    const std::int64_t row = index / plan_.tiles_per_row;
+    const std::int64_t first = (index - row * plan_.tiles_per_row) * plan_.span;
+    const std::int64_t extent = plan_.dims[plan_.split];
+    const std::int64_t indices = std::min(plan_.span, extent - first);
+    const std::int64_t position = (row * extent + first) * plan_.block;
+    locate_flat(position);
+    for (std::size_t k = 0; k < plan_.broadcast.size(); ++k) locate_broadcast(k, row, first, indices);
+    execute(indices * plan_.block);
+    for (auto [reg, output] : plan_.late_outputs) {
+      const std::int64_t size = tile_element_size(program_.registers[static_cast<std::size_t>(reg)]);
+      std::memcpy(static_cast<std::byte*>(args_.outputs[output]) + position * size, tile_[reg],
+                  static_cast<std::size_t>(indices * plan_.block * size));
+    }
+  }
+
+ private:
+  struct Held {  // by the buffer of a broadcast operand
+    std::int64_t offset, indices;
+  };
+
+  std::byte* input(int i) const { return static_cast<std::byte*>(const_cast<void*>(args_.inputs[i])); }
+
+  void locate_flat(std::int64_t position) {
+    for (const TilePlan::FlatOperand& f : plan_.flat) {
+      std::byte* base = f.is_output ? static_cast<std::byte*>(args_.outputs[f.tensor]) : input(f.tensor);
+      tile_[f.reg] = base + position * f.element_size;
+    }
+  }
+
+  void locate_broadcast(std::size_t k, std::int64_t row, std::int64_t first, std::int64_t indices) {
+    const TilePlan::BroadcastOperand& b = plan_.broadcast[k];
+    std::int64_t offset = first * b.strides[plan_.split];
+    for (std::size_t axis = plan_.split; axis-- > 0;) {
+      offset += row % plan_.dims[axis] * b.strides[axis];
+      row /= plan_.dims[axis];
+    }
+    std::byte* source = input(b.tensor) + offset * b.element_size;
+    if (!b.expanded) {
+      tile_[b.reg] = source;
+    } else if (held_[k].offset != offset || held_[k].indices < indices) {
+      expand_tile(plan_, b, source, tile_[b.reg], indices);
+      held_[k] = {offset, indices};
+    }
+  }
+
+  void execute(std::int64_t n) {
+    for (const TileProgram::Instruction& i : program_.code) {
+      const void* in[kTileOperands] = {tile_[i.in[0]], i.arity > 1 ? tile_[i.in[1]] : nullptr,
+                                       i.arity > 2 ? tile_[i.in[2]] : nullptr};
+      i.loop(in, tile_[i.out], n, i.params);
+    }
+  }
+
+  const TilePlan& plan_;
+  const TileProgram& program_;
+  const KernelArgs& args_;
+  std::byte** tile_;  // of every register
+  Held* held_;
+};
+
+}  // namespace
+
+void TilePlan::run(const KernelArgs& args) const {
+  auto chunk = [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) std::byte stack[kStackBytes];
+    Tensor heap;
+    if (workspace > kStackBytes) heap = Tensor(DType::uint8, {static_cast<std::int64_t>(workspace)});
+    TileWorker worker(*this, args, workspace > kStackBytes ? heap.as<std::byte>() : stack);
+    for (std::int64_t t = begin; t < end; ++t) worker.run(t);
+  };
+  if (tiles > tiles_per_chunk) {
+    parallel_for(tiles, tiles_per_chunk, chunk);
+  } else if (tiles > 0) {
+    chunk(0, tiles);
+  }
+}
+
+}  // namespace backpass
