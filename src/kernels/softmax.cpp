@@ -1,0 +1,233 @@
+#include "kernels/softmax.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "kernels/simd_targets.hpp"
+#include "support/parallel.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/softmax.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/simd_math-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::size_t kSumBlock = 1024;  // terms added in the element type before going to double
+
+template <class T>
+constexpr T kNothing = -std::numeric_limits<T>::infinity();
+
+template <class T>
+T largest(const T* HWY_RESTRICT x, std::size_t n) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Set(d, kNothing<T>);
+  auto b = a;
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    a = hn::Max(a, hn::LoadU(d, x + i));
+    b = hn::Max(b, hn::LoadU(d, x + i + lanes));
+  }
+  for (; i + lanes <= n; i += lanes) a = hn::Max(a, hn::LoadU(d, x + i));
+  if (i < n) b = hn::Max(b, load_some(d, x + i, n - i, kNothing<T>));
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
+}
+
+/// Sum of exp(x - shift); the terms themselves go to y unless y is null.
+template <bool kStore, class T>
+double sum_exp(const T* x, T* y, std::size_t n, T shift_value) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto shift = hn::Set(d, shift_value);
+  double total = 0;
+  std::size_t i = 0;
+  auto term = [&](std::size_t at) HWY_ATTR {
+    auto e = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + at), shift));
+    if constexpr (kStore) hn::StoreU(e, d, y + at);
+    return e;
+  };
+  while (i < n) {
+    const std::size_t end = std::min(n, i + kSumBlock);
+    auto a = hn::Zero(d);
+    auto b = hn::Zero(d);
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      a = hn::Add(a, term(i));
+      b = hn::Add(b, term(i + lanes));
+    }
+    for (; i + lanes <= end; i += lanes) a = hn::Add(a, term(i));
+    if (i < end) {
+      auto e = exp_keeping_nan(d, hn::Sub(load_some(d, x + i, end - i, kNothing<T>), shift));
+      if constexpr (kStore) store_some(d, e, y + i, end - i);
+      b = hn::Add(b, e);
+      i = end;
+    }
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(a, b))));
+  }
+  return total;
+}
+
+/// y = (x - first - second) * factor. Two subtractions keep large inputs exact.
+template <class T>
+void shift_and_scale(const T* x, T* y, std::size_t n, T first, T second, T factor) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  const auto v1 = hn::Set(d, first);
+  const auto v2 = hn::Set(d, second);
+  const auto f = hn::Set(d, factor);
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::Mul(hn::Sub(hn::Sub(hn::LoadU(d, x + i), v1), v2), f), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = (x[i] - first - second) * factor;
+}
+
+template <class T>
+void softmax_row(const T* x, T* y, std::size_t n, bool log) {
+  const T shift = largest(x, n);
+  if (log) {
+    const double sum = sum_exp<false>(x, y, n, shift);
+    shift_and_scale(x, y, n, shift, static_cast<T>(std::log(sum)), T{1});
+  } else {
+    const double sum = sum_exp<true>(x, y, n, shift);
+    shift_and_scale(y, y, n, T{0}, T{0}, static_cast<T>(1 / sum));
+  }
+}
+
+template <class T>
+void softmax_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, bool log) {
+  for (std::int64_t r = 0; r < rows; ++r) softmax_row(x + r * n, y + r * n, static_cast<std::size_t>(n), log);
+}
+
+/// Up to kSoftmaxTile columns, row by row so that memory is read in order.
+template <class T>
+void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size_t width, bool log) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN T shift[kSoftmaxTile];
+  HWY_ALIGN T sum[kSoftmaxTile];
+  std::fill_n(shift, kSoftmaxTile, kNothing<T>);
+  std::fill_n(sum, kSoftmaxTile, T{0});
+  // Walks one row in vectors: f(offset, how many of the lanes are in the tile).
+  auto for_vectors = [&](auto&& f) HWY_ATTR {
+    for (std::size_t c = 0; c < width; c += lanes) f(c, std::min(lanes, width - c));
+  };
+  auto load = [&](const T* p, std::size_t count)
+                  HWY_ATTR { return count == lanes ? hn::LoadU(d, p) : load_some(d, p, count, T{0}); };
+  auto store = [&](hn::Vec<decltype(d)> v, T* p, std::size_t count) HWY_ATTR {
+    if (count == lanes) return hn::StoreU(v, d, p);
+    store_some(d, v, p, count);
+  };
+  for (std::size_t i = 0; i < n; ++i) {
+    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
+      hn::Store(hn::Max(hn::Load(d, shift + c), load(x + i * stride + c, count)), d, shift + c);
+    });
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
+      auto e = exp_keeping_nan(d, hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c)));
+      if (!log) store(e, y + i * stride + c, count);
+      hn::Store(hn::Add(hn::Load(d, sum + c), e), d, sum + c);
+    });
+  }
+  for (std::size_t c = 0; c < width; ++c) sum[c] = log ? std::log(sum[c]) : 1 / sum[c];
+  for (std::size_t i = 0; i < n; ++i) {
+    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
+      const auto s = hn::Load(d, sum + c);
+      if (log) {
+        const auto shifted = hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c));
+        store(hn::Sub(shifted, s), y + i * stride + c, count);
+      } else {
+        store(hn::Mul(load(y + i * stride + c, count), s), y + i * stride + c, count);
+      }
+    });
+  }
+}
+
+template <class T>
+void softmax_columns_as(const T* x, T* y, std::int64_t n, std::int64_t stride, std::int64_t width, bool log) {
+  for (std::int64_t c = 0; c < width; c += kSoftmaxTile) {
+    softmax_tile(x + c, y + c, static_cast<std::size_t>(n), static_cast<std::size_t>(stride),
+                 static_cast<std::size_t>(std::min(kSoftmaxTile, width - c)), log);
+  }
+}
+
+template <class T>
+double log_sum_exp_as(const T* x, std::int64_t n) {
+  const T shift = largest(x, static_cast<std::size_t>(n));
+  return static_cast<double>(shift) +
+         std::log(sum_exp<false>(x, static_cast<T*>(nullptr), static_cast<std::size_t>(n), shift));
+}
+
+void rows_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
+  softmax_rows_as(x, y, rows, n, log);
+}
+void rows_f64(const double* x, double* y, std::int64_t rows, std::int64_t n, bool log) {
+  softmax_rows_as(x, y, rows, n, log);
+}
+void columns_f32(const float* x, float* y, std::int64_t n, std::int64_t stride, std::int64_t width, bool log) {
+  softmax_columns_as(x, y, n, stride, width, log);
+}
+void columns_f64(const double* x, double* y, std::int64_t n, std::int64_t stride, std::int64_t width, bool log) {
+  softmax_columns_as(x, y, n, stride, width, log);
+}
+double log_sum_exp_f32(const float* x, std::int64_t n) { return log_sum_exp_as(x, n); }
+double log_sum_exp_f64(const double* x, std::int64_t n) { return log_sum_exp_as(x, n); }
+
+}  // namespace backpass::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace backpass {
+
+HWY_EXPORT(rows_f32);
+HWY_EXPORT(rows_f64);
+HWY_EXPORT(columns_f32);
+HWY_EXPORT(columns_f64);
+HWY_EXPORT(log_sum_exp_f32);
+HWY_EXPORT(log_sum_exp_f64);
+
+void softmax_rows(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
+  HWY_DYNAMIC_DISPATCH(rows_f32)(x, y, rows, n, log);
+}
+void softmax_rows(const double* x, double* y, std::int64_t rows, std::int64_t n, bool log) {
+  HWY_DYNAMIC_DISPATCH(rows_f64)(x, y, rows, n, log);
+}
+void softmax_columns(const float* x, float* y, std::int64_t n, std::int64_t stride, std::int64_t width, bool log) {
+  HWY_DYNAMIC_DISPATCH(columns_f32)(x, y, n, stride, width, log);
+}
+void softmax_columns(const double* x, double* y, std::int64_t n, std::int64_t stride, std::int64_t width, bool log) {
+  HWY_DYNAMIC_DISPATCH(columns_f64)(x, y, n, stride, width, log);
+}
+double log_sum_exp_row(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(log_sum_exp_f32)(x, n); }
+double log_sum_exp_row(const double* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(log_sum_exp_f64)(x, n); }
+
+template <class T>
+void softmax(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner, bool log) {
+  constexpr std::int64_t kWorkPerElement = 8;
+  if (n == 0) return;
+  if (inner == 1) {
+    return parallel_for(outer, grain_for(n * kWorkPerElement), [&](std::int64_t begin, std::int64_t end) {
+      softmax_rows(x + begin * n, y + begin * n, end - begin, n, log);
+    });
+  }
+  std::int64_t tiles = (inner + kSoftmaxTile - 1) / kSoftmaxTile;
+  std::int64_t work = n * std::min(inner, kSoftmaxTile) * kWorkPerElement;
+  parallel_for(outer * tiles, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      std::int64_t c = (item % tiles) * kSoftmaxTile;
+      std::int64_t at = (item / tiles) * n * inner + c;
+      softmax_columns(x + at, y + at, n, inner, std::min(kSoftmaxTile, inner - c), log);
+    }
+  });
+}
+template void softmax(const float*, float*, std::int64_t, std::int64_t, std::int64_t, bool);
+template void softmax(const double*, double*, std::int64_t, std::int64_t, std::int64_t, bool);
+
+}  // namespace backpass
+#endif  // HWY_ONCE
