@@ -76,6 +76,10 @@ class InferenceSession {
   /// Runs the model. Empty `output_names` means all outputs, in order. Feeds are checked against the declared types.
   std::vector<RuntimeValue> run(std::span<const std::string> output_names, const Feeds& feeds) const;
 
+  /// The same without allocating anything once the extents have been seen: inputs in the order of inputs(), outputs
+  /// written into the given tensors, which must have the right type and extents.
+  void run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) const;
+
   /// The plan for these input extents, without running (feeds need extents only, contents are not read unless the model's
   /// shapes depend on them).
   PlanReport plan(const Feeds& feeds) const;

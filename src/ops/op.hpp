@@ -142,6 +142,8 @@ struct KernelArgs {
   }
 };
 
+/// Called many times, possibly from several threads at once: a kernel keeps no state of its own but what it was prepared
+/// with. Pointers are aligned to the element size, not to vectors.
 using Kernel = std::function<void(const KernelArgs&)>;
 
 /// What is known of a tensor when a kernel is prepared.
@@ -249,6 +251,8 @@ struct OpDef {
   bool is_view = false;
   /// Output 0 may occupy the memory of this input when both have the same size (-1: never).
   int in_place_input = -1;
+  /// Works element by element through a tile program: with in_place_input >= 0, any input of the output's shape will do.
+  bool is_tile_program = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
 };

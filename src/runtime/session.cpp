@@ -6,6 +6,9 @@
 #include "graph/graph.hpp"
 #include "onnx_io/import.hpp"
 #include "onnx_io/reader.hpp"
+#include "passes/pipeline.hpp"
+#include "plan/program.hpp"
+#include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
 #include "runtime/value_info.hpp"
 #include "support/parallel.hpp"
@@ -18,6 +21,9 @@ struct InferenceSession::Impl {
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<std::string> rewrites;
+  Profiler profiler;
+  std::unique_ptr<Program> program;
+  std::unique_ptr<Executable> executable;
 
   Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(o) {
     onnx_io::Import import = onnx_io::import_model(model);
@@ -28,6 +34,10 @@ struct InferenceSession::Impl {
     for (std::size_t i = 0; i < outputs.size() && i < model.graph.output.size(); ++i) {
       outputs[i].name = model.graph.output[i].name;
     }
+    if (options.reference) return;
+    if (options.optimize) rewrites = optimize(*graph);
+    program = make_program(*graph);
+    executable = std::make_unique<Executable>(*program, options.binding_cache, options.profile ? &profiler : nullptr);
   }
 
   std::vector<RuntimeValue> arrange(const Feeds& feeds) const {
@@ -91,12 +101,26 @@ std::string InferenceSession::graph_text() const { return print(*impl_->graph); 
 std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {
   std::vector<RuntimeValue> values = impl_->arrange(feeds);
   ThreadScope threads(impl_->options.num_threads);
-  return impl_->select(output_names, interpret(*impl_->graph, values));
+  std::vector<RuntimeValue> results =
+      impl_->options.reference ? interpret(*impl_->graph, values) : impl_->executable->run(values);
+  return impl_->select(output_names, std::move(results));
 }
 
-PlanReport InferenceSession::plan(const Feeds&) const { return {}; }
+void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) const {
+  if (impl_->options.reference) fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
+  ThreadScope threads(impl_->options.num_threads);
+  impl_->executable->run_into(inputs, outputs);
+}
 
-std::vector<StepRecord> InferenceSession::take_profile() const { return {}; }
+PlanReport InferenceSession::plan(const Feeds& feeds) const {
+  if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
+  std::shared_ptr<const Binding> binding = impl_->executable->binding_for(impl_->arrange(feeds));
+  PlanReport report = binding->report;
+  report.text = describe_plan(*binding);
+  return report;
+}
+
+std::vector<StepRecord> InferenceSession::take_profile() const { return impl_->profiler.take(); }
 
 namespace {
 

@@ -1,0 +1,85 @@
+#include "passes/merge_duplicates.hpp"
+
+#include <map>
+#include <optional>
+
+#include "ops/op.hpp"
+
+namespace backpass {
+namespace {
+
+std::string bytes_of(const Tensor& t) {
+  std::string text = std::string(name_of(t.dtype())) + to_string(t.dims());
+  if (t.dtype() == DType::string) {
+    for (const std::string& s : t.values<std::string>()) text += std::to_string(s.size()) + ":" + s;
+    return text;
+  }
+  return text.append(t.as<char>(), t.bytes());
+}
+
+constexpr std::size_t kMaxComparedConstant = 64;
+
+/// A name shared by equal values: small constants by contents, everything else by identity.
+std::string identity_of(const Value* v) {
+  if (v == nullptr) return "_";
+  if (v->constant && v->constant->dtype() != DType::string && v->constant->bytes() <= kMaxComparedConstant) {
+    return "c" + bytes_of(*v->constant);
+  }
+  return concat("v", static_cast<const void*>(v));
+}
+
+std::optional<std::string> text_of(const Attribute& attribute) {
+  struct Visitor {
+    std::optional<std::string> operator()(std::int64_t v) const { return std::to_string(v); }
+    std::optional<std::string> operator()(float v) const { return std::string(reinterpret_cast<const char*>(&v), 4); }
+    std::optional<std::string> operator()(const std::string& v) const { return v; }
+    std::optional<std::string> operator()(const Tensor& v) const { return bytes_of(v); }
+    std::optional<std::string> operator()(const std::vector<std::int64_t>& v) const { return to_string(v); }
+    std::optional<std::string> operator()(const std::vector<float>& v) const {
+      return std::string(reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float));
+    }
+    std::optional<std::string> operator()(const std::vector<std::string>&) const { return std::nullopt; }
+    std::optional<std::string> operator()(const std::vector<Tensor>&) const { return std::nullopt; }
+    std::optional<std::string> operator()(const Type&) const { return std::nullopt; }
+    std::optional<std::string> operator()(const std::shared_ptr<const void>&) const { return std::nullopt; }
+  };
+  return std::visit(Visitor{}, attribute);
+}
+
+std::optional<std::string> key_of(const Node& node) {
+  if (node.def == nullptr || node.def->is_random || !node.subgraphs.empty()) return std::nullopt;
+  std::string key = node.domain + "." + node.op + "/" + std::to_string(node.outputs.size());
+  for (const Value* v : node.outputs) key += v == nullptr ? "-" : "+";
+  for (const Value* v : node.inputs) key += "|" + identity_of(v);
+  for (const auto& [name, attribute] : node.attributes) {
+    std::optional<std::string> text = text_of(attribute);
+    if (!text) return std::nullopt;
+    key += "#" + name + "=" + *text;
+  }
+  return key;
+}
+
+}  // namespace
+
+int merge_duplicates(Graph& graph, std::vector<std::string>& log) {
+  std::map<std::string, Node*> seen;
+  int removed = 0;
+  for (Node* node : graph.nodes()) {
+    std::optional<std::string> key = key_of(*node);
+    if (!key) continue;
+    auto [it, added] = seen.emplace(*key, node);
+    if (added) continue;
+    bool gives_output = false;
+    for (const Value* v : node->outputs) gives_output = gives_output || (v != nullptr && graph.is_output(v));
+    if (gives_output) continue;
+    for (std::size_t k = 0; k < node->outputs.size(); ++k) {
+      if (node->outputs[k] != nullptr) graph.replace_uses(node->outputs[k], it->second->outputs[k]);
+    }
+    log.push_back("merged " + node->label() + " with " + it->second->label());
+    ++removed;
+  }
+  if (removed > 0) graph.remove_dead_nodes();
+  return removed;
+}
+
+}  // namespace backpass

@@ -1,0 +1,28 @@
+#include "passes/pipeline.hpp"
+
+#include "passes/fold_constants.hpp"
+#include "passes/merge_duplicates.hpp"
+#include "passes/remove_identities.hpp"
+
+namespace backpass {
+namespace {
+
+void optimize_into(Graph& graph, std::vector<std::string>& log) {
+  for (Node* node : graph.nodes()) {
+    for (auto& [key, sub] : node->subgraphs) optimize_into(*sub, log);
+  }
+  graph.remove_dead_nodes();
+  fold_constants(graph, log);
+  remove_identities(graph, log);
+  merge_duplicates(graph, log);
+}
+
+}  // namespace
+
+std::vector<std::string> optimize(Graph& graph) {
+  std::vector<std::string> log;
+  optimize_into(graph, log);
+  return log;
+}
+
+}  // namespace backpass

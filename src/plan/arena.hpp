@@ -1,0 +1,27 @@
+// Lifetimes -> offsets. One block of memory serves all intermediate values of a run.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace backpass {
+
+/// A buffer that must exist from step `first` to step `last`, both included.
+struct Lifetime {
+  std::size_t bytes = 0;
+  int first = 0;
+  int last = 0;
+};
+
+struct ArenaPlan {
+  std::vector<std::size_t> offsets;  ///< one per lifetime, multiples of 64
+  std::size_t peak = 0;              ///< bytes the arena must have
+  std::size_t lower_bound = 0;       ///< largest sum of simultaneously live buffers: no plan can do with less
+};
+
+/// Greedy by size: the largest buffer first, each at the lowest offset where it meets no buffer alive at the same time.
+/// When that misses the lower bound by more than 5 %, buffers are also tried by start and by lifetime, and the best kept.
+ArenaPlan plan_arena(std::span<const Lifetime> lifetimes);
+
+}  // namespace backpass

@@ -1,0 +1,55 @@
+#include "plan/program.hpp"
+
+#include <unordered_map>
+
+namespace backpass {
+namespace {
+
+class Numbering {
+ public:
+  explicit Numbering(Program& program) : program_(program) {}
+
+  int of(const Value* v) {
+    if (v == nullptr) return -1;
+    auto [it, added] = numbers_.emplace(v, static_cast<int>(program_.values.size()));
+    if (added) program_.values.push_back(v);
+    return it->second;
+  }
+
+  std::vector<int> of_all(const std::vector<Value*>& values) {
+    std::vector<int> numbers;
+    numbers.reserve(values.size());
+    for (const Value* v : values) numbers.push_back(of(v));
+    return numbers;
+  }
+
+ private:
+  Program& program_;
+  std::unordered_map<const Value*, int> numbers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> make_program(const Graph& graph) {
+  auto program = std::make_unique<Program>();
+  program->graph = &graph;
+  Numbering number(*program);
+  program->inputs = number.of_all(graph.inputs);
+  for (const Capture& c : graph.captures) program->inputs.push_back(number.of(c.inner));
+  for (const Node* node : graph.nodes()) {
+    Step step;
+    step.node = node;
+    step.inputs = number.of_all(node->inputs);
+    step.outputs = number.of_all(node->outputs);
+    for (const auto& [attribute, sub] : node->subgraphs) {
+      SubProgram s{attribute, make_program(*sub), {}};
+      for (const Capture& c : sub->captures) s.captured.push_back(number.of(c.outer));
+      step.subprograms.push_back(std::move(s));
+    }
+    program->steps.push_back(std::move(step));
+  }
+  program->outputs = number.of_all(graph.outputs);
+  return program;
+}
+
+}  // namespace backpass

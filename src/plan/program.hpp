@@ -1,0 +1,51 @@
+// Graph -> Program: values numbered, nodes listed, subgraphs turned into programs of their own. Nothing here depends on
+// the numbers behind symbolic extents: those come with a Binding (runtime/binding.hpp).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.hpp"
+
+namespace backpass {
+
+struct Program;
+
+/// A subgraph of a step, and where its captured values come from.
+struct SubProgram {
+  std::string attribute;
+  std::unique_ptr<Program> program;
+  std::vector<int> captured;  ///< numbers of the outer values, in the order of Program::inputs after the formal ones
+};
+
+struct Step {
+  const Node* node = nullptr;
+  std::vector<int> inputs;   ///< value numbers; -1 where omitted
+  std::vector<int> outputs;  ///< value numbers; -1 where not wanted
+  std::vector<SubProgram> subprograms;
+
+  /// Everything the step reads.
+  template <class F>
+  void for_each_read(F&& f) const {
+    for (int v : inputs) {
+      if (v >= 0) f(v);
+    }
+    for (const SubProgram& s : subprograms) {
+      for (int v : s.captured) f(v);
+    }
+  }
+};
+
+struct Program {
+  const Graph* graph = nullptr;
+  std::vector<const Value*> values;
+  std::vector<Step> steps;
+  std::vector<int> inputs;  ///< graph inputs, then captures
+  std::vector<int> outputs;
+};
+
+/// The graph must outlive the program and not change.
+std::unique_ptr<Program> make_program(const Graph& graph);
+
+}  // namespace backpass

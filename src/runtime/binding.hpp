@@ -1,0 +1,82 @@
+// A Program with numbers: extents, places in memory, prepared kernels. Made once per set of input extents, then shared
+// read-only by all runs that have them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backpass/session.hpp"
+#include "ops/op.hpp"
+#include "plan/program.hpp"
+
+namespace backpass {
+
+/// Where a value's elements are during a run.
+struct Place {
+  enum class Kind : std::uint8_t {
+    none,      ///< no such value
+    constant,  ///< at a fixed address
+    input,     ///< in what the caller fed
+    arena,     ///< at an offset of the arena
+    output,    ///< in an output buffer
+    late,      ///< made while running; its address is only known then
+  };
+  Kind kind = Kind::none;
+  int index = 0;           ///< of the input, output or late value
+  std::size_t offset = 0;  ///< bytes
+  const void* address = nullptr;
+};
+
+/// What is known of a value under this binding.
+struct BoundValue {
+  bool is_known = false;  ///< a tensor whose type and extents are numbers
+  DType dtype = DType::undefined;
+  Dims dims;
+  Place place;
+  Tensor constant;  ///< contents known before running (model constants, results of shape arithmetic)
+  bool has_constant = false;
+};
+
+struct BoundStep {
+  int step = 0;          ///< index into Program::steps
+  Kernel kernel;         ///< empty: the node is evaluated at run time (late)
+  std::size_t first_pointer = 0;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
+  std::size_t scratch_offset = 0;  ///< in the arena
+  std::vector<std::size_t> late_pointers;  ///< pointers (relative) to fill in just before the step
+  std::vector<int> late_outputs;           ///< late index per output; -1: none
+  std::vector<int> release;                ///< late values nobody reads afterwards
+};
+
+/// An output, and how it is obtained when a run has ended.
+struct BoundOutput {
+  int value = 0;
+  bool needs_copy = false;  ///< aliases an input, a constant or another output
+  int buffer = -1;          ///< index of the output buffer it is written to directly; -1 otherwise
+};
+
+struct Binding {
+  const Program* program = nullptr;
+  std::vector<BoundValue> values;
+  std::vector<BoundStep> steps;
+  std::vector<Place> pointers;  ///< all operands of all steps, in a row
+  std::vector<BoundOutput> outputs;
+  std::vector<std::size_t> output_bytes;  ///< per output buffer
+  std::vector<int> late_inputs;           ///< late index of an input that is no plain tensor; -1 for the others
+  int late_count = 0;
+  std::size_t arena_bytes = 0;
+  PlanReport report;
+};
+
+/// Works out everything for these inputs (graph inputs, then captures). Only types and extents are used, not contents.
+/// Throws InvalidInput with the node's label when shapes do not fit.
+std::unique_ptr<Binding> bind(const Program& program, std::span<const RuntimeValue> inputs);
+
+/// The table behind PlanReport::text.
+std::string describe_plan(const Binding& binding);
+
+}  // namespace backpass
