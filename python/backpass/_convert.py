@@ -17,13 +17,14 @@ _NUMPY_NAMES = {
 _ML_NAMES = {
     16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
     21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+    27: "float6_e2m3fn", 28: "float6_e3m2fn",
 }  # fmt: skip
 
 STRING = 8
 DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {code: np.dtype(name) for code, name in _NUMPY_NAMES.items()}
 DTYPE_OF_CODE |= {code: np.dtype(getattr(ml_dtypes, name)) for code, name in _ML_NAMES.items()}
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
-_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 
 
 def to_engine(value: Any) -> Any:
@@ -70,8 +71,10 @@ def _text(item: Any) -> str:
 
 
 def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    per_byte = 8 // bits
     flat = array.ravel().view(np.uint8) & ((1 << bits) - 1)
+    if bits == 6:  # elements cross bytes
+        return np.packbits(np.unpackbits(flat[:, None], axis=1, count=bits, bitorder="little"), bitorder="little")
+    per_byte = 8 // bits
     padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
     padded[: flat.size] = flat
     groups = padded.reshape(-1, per_byte)
@@ -83,8 +86,11 @@ def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
 
 def _unpack(packed: np.ndarray[Any, Any], code: int, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     bits = _BITS[code]
-    per_byte = 8 // bits
     count = int(np.prod(shape, dtype=np.int64))
+    if bits == 6:
+        rows = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+        return np.packbits(rows, axis=1, bitorder="little").ravel().view(DTYPE_OF_CODE[code]).reshape(shape)
+    per_byte = 8 // bits
     lanes = np.stack([(packed >> (bits * lane)) & ((1 << bits) - 1) for lane in range(per_byte)], axis=1)
     values = lanes.ravel()[:count].astype(np.uint8)
     if code in (22, 26):  # signed: extend the sign bit

@@ -28,7 +28,7 @@ def row_parameters() -> Iterator[Any]:
                     yield pytest.param(row, dtype, opset, None, id=f"{name}-all", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("row", "dtype", "opset", "limit"), row_parameters())
+@pytest.mark.parametrize(("row", "dtype", "opset", "limit"), list(row_parameters()))
 def test_row(row: Row, dtype: str, opset: int, limit: int | None) -> None:
     problems = []
     for item in op_case.instances(row, dtype, opset, limit):

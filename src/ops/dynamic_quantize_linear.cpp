@@ -1,0 +1,56 @@
+// DynamicQuantizeLinear: float32 to uint8, with scale and zero point from the range of the data.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/quantize.hpp"
+#include "ops/op.hpp"
+
+namespace backpass {
+namespace {
+
+void infer(InferContext& c) {
+  c.set_dtype(0, DType::uint8);
+  if (c.has_output(1)) c.set(1, DType::float32, {});
+  if (c.has_output(2)) c.set(2, DType::uint8, {});
+  c.set_shape(0, c.shape(0));
+}
+
+struct Range {
+  float low = 0;  // the range always holds 0
+  float high = 0;
+};
+
+Range range_of(const float* x, std::int64_t n) {
+  Range r;
+  for (std::int64_t i = 0; i < n; ++i) {
+    r.low = std::min(r.low, x[i]);
+    r.high = std::max(r.high, x[i]);
+  }
+  return r;
+}
+
+Kernel prepare(PrepareContext& c) {
+  const std::int64_t n = c.in(0).size();
+  return [=](const KernelArgs& args) {
+    const auto* x = args.in<float>(0);
+    const Range range = range_of(x, n);
+    const float scale = range.low == range.high ? 1.0F : (range.high - range.low) / 255.0F;
+    const float zero = std::min(std::max(std::nearbyint(0.0F - range.low / scale), 0.0F), 255.0F);
+    const auto zero_point = static_cast<std::uint8_t>(zero);
+    quantize_uint8(x, scale, zero_point, args.out<std::uint8_t>(0), n);
+    if (args.outputs[1] != nullptr) *args.out<float>(1) = scale;
+    if (args.outputs[2] != nullptr) *args.out<std::uint8_t>(2) = zero_point;
+  };
+}
+
+const Register dynamic_quantize_linear{
+    {.name = "DynamicQuantizeLinear",
+     .since = 11,
+     .doc = "Quantizes to uint8 by the range of the data; also gives scale and zero point.",
+     .outputs = {3, 3},
+     .types = {DType::float32},
+     .infer = infer,
+     .prepare = prepare}};
+
+}  // namespace
+}  // namespace backpass
