@@ -1,0 +1,37 @@
+// float32 convolution by oneDNN, in plain or blocked layout, with bias, residual sum and activation.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "backpass/tensor.hpp"
+#include "kernels/fused_activation.hpp"
+#include "kernels/conv.hpp"
+
+namespace backpass {
+
+/// Channels per block of the layout that convolutions like best here: 16 with AVX-512, else 8.
+std::int64_t conv_block();
+
+struct DnnlConvOptions {
+  bool blocked_in = false;   ///< X is [N, C/b, spatial..., b]
+  bool blocked_out = false;  ///< Y is [N, M/b, spatial..., b]
+  bool has_bias = false;
+  bool has_sum = false;  ///< what Y holds beforehand is added before the activation
+  ActivationSpec activation;
+  const Tensor* constant_weights = nullptr;  ///< brought into oneDNN's layout once
+};
+
+class DnnlConv {
+ public:
+  /// Null when oneDNN has no implementation for this case (then kernels/conv.hpp does it).
+  static std::shared_ptr<DnnlConv> make(const ConvGeometry& geometry, const DnnlConvOptions& options);
+
+  virtual ~DnnlConv() = default;
+  /// 64-byte aligned memory that run() needs.
+  virtual std::size_t scratch_bytes() const = 0;
+  /// `w` may be null when the weights are constant, `bias` when there is none. Not for two threads at once.
+  virtual void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) = 0;
+};
+
+}  // namespace backpass

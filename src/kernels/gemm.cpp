@@ -1,0 +1,232 @@
+#include "kernels/gemm.hpp"
+
+#include <dnnl.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "kernels/gemm_simd.hpp"
+#include "kernels/thread_buffer.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+namespace {
+
+// A stretch of k for which a panel of B stays in the first-level cache, and rows of A that stay in the second.
+constexpr std::int64_t kDepth = 256;
+constexpr std::int64_t kBlockRows = 96;
+// Elements of B packed at a time when it is not constant.
+constexpr std::int64_t kPackedElements = std::int64_t{1} << 22;
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// How C is cut into pieces that are computed independently.
+struct Pieces {
+  std::int64_t rows, cols;              ///< of one piece
+  std::int64_t row_count, col_count;    ///< pieces
+};
+
+Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t unit_rows, std::int64_t panel) {
+  constexpr std::int64_t kEnoughPieces = 16;
+  constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
+  std::int64_t row_count = std::max<std::int64_t>(1, (m + kBlockRows - 1) / kBlockRows);
+  std::int64_t rows = round_up((m + row_count - 1) / row_count, unit_rows);
+  row_count = std::max<std::int64_t>(1, (m + rows - 1) / rows);
+  std::int64_t panels = std::max<std::int64_t>(1, (n + panel - 1) / panel);
+  std::int64_t wanted = std::max<std::int64_t>(1, kEnoughPieces / row_count);
+  std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
+  std::int64_t per_piece = std::min(panels, std::max(least, (panels + wanted - 1) / wanted));
+  return {rows, per_piece * panel, row_count, (panels + per_piece - 1) / per_piece};
+}
+
+/// Rows [row, row + rows) and the given stretch of k of a transposed A, as a row-major block.
+template <class T>
+void copy_transposed(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, T* out) {
+  for (std::int64_t p0 = 0; p0 < depth; p0 += 16) {
+    std::int64_t p1 = std::min(depth, p0 + 16);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t p = p0; p < p1; ++p) out[i * depth + p] = a[p * lda + i];
+    }
+  }
+}
+
+/// Where the panels of B for a stretch of k begin.
+template <class T>
+struct Panels {
+  const T* data;
+  std::int64_t k, padded_n;
+
+  const T* at(std::int64_t p, std::int64_t j, std::int64_t depth) const { return data + p * padded_n + j * depth; }
+};
+
+template <class T>
+struct Operand {
+  const T* data;
+  std::int64_t ld;
+  bool transposed;
+};
+
+/// One piece of C over all of k.
+template <class T>
+void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
+                    std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  T* to = c + i0 * ldc + j0;
+  std::int64_t p = 0;
+  do {
+    std::int64_t depth = std::min(kDepth, b.k - p);
+    BlockEnd<T> end{alpha, p == 0 ? beta : T(1), nullptr, false};
+    if (p + depth == b.k) {
+      end.bias = epilogue.bias != nullptr ? epilogue.bias + j0 : nullptr;
+      end.relu = epilogue.relu;
+    }
+    const T* block = a.data + i0 * a.ld + p;
+    std::int64_t ld = a.ld;
+    if (a.transposed) {
+      T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
+      copy_transposed(a.data + p * a.ld + i0, a.ld, rows, depth, copy);
+      block = copy;
+      ld = depth;
+    }
+    kernels.multiply(rows, cols, depth, block, ld, b.at(p, j0, depth), depth * kernels.panel, to, ldc, end);
+    p += depth;
+  } while (p < b.k);
+  if (epilogue.activate == nullptr) return;
+  for (std::int64_t i = 0; i < rows; ++i) epilogue.activate(to + i * ldc, cols, epilogue.parameters);
+}
+
+template <class T>
+void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, std::int64_t n, T alpha, T beta, T* c,
+                     std::int64_t ldc, const Epilogue<T>& epilogue) {
+  if (m == 0 || n == 0) return;
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  Pieces pieces = pieces_of(m, n, b.k, kernels.rows, kernels.panel);
+  parallel_for(pieces.row_count * pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      std::int64_t i0 = piece / pieces.col_count * pieces.rows;
+      std::int64_t j0 = piece % pieces.col_count * pieces.cols;
+      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, std::min(pieces.cols, n - j0), alpha, beta, c, ldc,
+                     epilogue);
+    }
+  });
+}
+
+/// Stores op(B) as panels: for each stretch of k, all its panels one after the other.
+template <class T>
+void pack_all(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out) {
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  std::int64_t panels = (n + kernels.panel - 1) / kernels.panel;
+  std::int64_t padded_n = panels * kernels.panel;
+  parallel_for(panels, grain_for(k * kernels.panel), [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t j0 = begin * kernels.panel;
+    std::int64_t cols = std::min(n, end * kernels.panel) - j0;
+    for (std::int64_t p = 0; p < k; p += kDepth) {
+      std::int64_t depth = std::min(kDepth, k - p);
+      const T* from = transposed ? b + j0 * ldb + p : b + p * ldb + j0;
+      kernels.pack(transposed, depth, cols, from, ldb, out + p * padded_n + j0 * depth, depth * kernels.panel);
+    }
+  });
+}
+
+template <class T>
+std::int64_t padded_columns(std::int64_t n) {
+  return round_up(n, gemm_kernels<T>().panel);
+}
+
+/// Packing B pays only when enough rows use it; oneDNN reads B where it lies.
+bool packing_pays(std::int64_t m) { return m >= 16; }
+
+void multiply_in_place(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+                       const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
+                       std::int64_t ldc, const Epilogue<float>& epilogue) {
+  constexpr std::int64_t kColumns = 512;
+  parallel_for((n + kColumns - 1) / kColumns, 1, [&](std::int64_t begin, std::int64_t end) {
+    ThreadScope alone(1);  // the library must not cut k into one part per thread
+    for (std::int64_t j0 = begin * kColumns; j0 < std::min(n, end * kColumns); j0 += kColumns) {
+      std::int64_t cols = std::min(kColumns, n - j0);
+      dnnl_status_t status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, cols, k, alpha, a, lda,
+                                        trans_b ? b + j0 * ldb : b + j0, ldb, beta, c + j0, ldc);
+      ensure(status == dnnl_success, "dnnl_sgemm failed with status ", static_cast<int>(status));
+      for (std::int64_t i = 0; i < m; ++i) {
+        float* row = c + i * ldc + j0;
+        if (epilogue.bias != nullptr) {
+          for (std::int64_t j = 0; j < cols; ++j) row[j] += epilogue.bias[j0 + j];
+        }
+        if (epilogue.relu) {
+          for (std::int64_t j = 0; j < cols; ++j) row[j] = std::max(row[j], 0.0F);
+        }
+        if (epilogue.activate != nullptr) epilogue.activate(row, cols, epilogue.parameters);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
+          std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
+          const Epilogue<T>& epilogue) {
+  if (m == 0 || n == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (!packing_pays(m) && k > 0) {
+      multiply_in_place(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);
+      return;
+    }
+  }
+  std::int64_t panel = gemm_kernels<T>().panel;
+  std::int64_t step = std::max(panel, kPackedElements / std::max<std::int64_t>(k, 1) / panel * panel);
+  for (std::int64_t j0 = 0; j0 < n; j0 += step) {
+    std::int64_t cols = std::min(step, n - j0);
+    std::int64_t padded = padded_columns<T>(cols);
+    T* packed = thread_buffer<T, kPackedB>(padded * k);
+    pack_all(trans_b, k, cols, trans_b ? b + j0 * ldb : b + j0, ldb, packed);
+    Epilogue<T> part = epilogue;
+    if (part.bias != nullptr) part.bias += j0;
+    multiply_packed<T>({a, lda, trans_a}, {packed, k, padded}, m, cols, alpha, beta, c + j0, ldc, part);
+  }
+}
+
+template <class T>
+PackedMatrix<T>::PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb)
+    : k_(k), n_(n) {
+  Tensor memory(sizeof(T) == 4 ? DType::float32 : DType::float64, {k * padded_columns<T>(n)});
+  auto keep = std::make_shared<Tensor>(memory);
+  panels_ = std::shared_ptr<T>(keep, keep->template as<T>());
+  pack_all(transposed, k, n, b, ldb, panels_.get());
+}
+
+template <class T>
+void PackedMatrix<T>::multiply(bool trans_a, std::int64_t m, T alpha, const T* a, std::int64_t lda, T beta, T* c,
+                               std::int64_t ldc, const Epilogue<T>& epilogue) const {
+  multiply_packed<T>({a, lda, trans_a}, {panels_.get(), k_, padded_columns<T>(n_)}, m, n_, alpha, beta, c, ldc,
+                     epilogue);
+}
+
+template <class T>
+std::shared_ptr<const PackedMatrix<T>> shared_packed(const Tensor& constant, bool transposed, std::int64_t k,
+                                                     std::int64_t n) {
+  using Key = std::tuple<const void*, bool, std::int64_t, std::int64_t>;
+  static std::mutex mutex;
+  static std::map<Key, std::weak_ptr<const PackedMatrix<T>>> known;
+  std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  auto& entry = known[{constant.data(), transposed, k, n}];
+  if (auto packed = entry.lock()) return packed;
+  auto packed = std::make_shared<const PackedMatrix<T>>(transposed, k, n, constant.as<T>(), transposed ? k : n);
+  entry = packed;
+  return packed;
+}
+
+#define BACKPASS_INSTANTIATE(T)                                                                                      \
+  template void gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, T, const T*, std::int64_t, const T*,   \
+                        std::int64_t, T, T*, std::int64_t, const Epilogue<T>&);                                      \
+  template class PackedMatrix<T>;                                                                                    \
+  template std::shared_ptr<const PackedMatrix<T>> shared_packed<T>(const Tensor&, bool, std::int64_t, std::int64_t);
+BACKPASS_INSTANTIATE(float)
+BACKPASS_INSTANTIATE(double)
+#undef BACKPASS_INSTANTIATE
+
+}  // namespace backpass

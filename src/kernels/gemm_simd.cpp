@@ -1,0 +1,158 @@
+#include "kernels/gemm_simd.hpp"
+
+#include <algorithm>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gemm_simd.cpp"
+// Arrays of vectors need vectors of known size.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>  // NOLINT: must come before highway.h
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Six rows times two vectors fill twelve of sixteen registers and leave room for the operands.
+constexpr int kRows = 6;
+
+template <class T>
+using Tag = hn::ScalableTag<T>;
+
+/// Stores the sums of one tile of `Rows` rows and one panel of columns.
+template <int Rows, class T, class V>
+HWY_INLINE void store_tile(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::int64_t ldc, const T* HWY_RESTRICT bias,
+                           const BlockEnd<T>& end) {
+  const Tag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const V alpha = hn::Set(d, end.alpha);
+  const V beta = hn::Set(d, end.beta);
+#pragma GCC unroll 6
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      T* to = c + i * ldc + j * lanes;
+      V v = hn::Mul(sum[i][j], alpha);
+      if (end.beta != T(0)) v = hn::MulAdd(beta, hn::LoadU(d, to), v);
+      if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + j * lanes));
+      if (end.relu) v = hn::IfThenZeroElse(hn::Lt(v, hn::Zero(d)), v);  // NaN stays
+      hn::StoreU(v, d, to);
+    }
+  }
+}
+
+/// One tile at the right border: stored through a buffer so that nothing right of column `cols` is touched.
+template <int Rows, class T, class V>
+HWY_NOINLINE void store_border(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
+                               std::int64_t cols, const BlockEnd<T>& end) {
+  const Tag<T> d;
+  const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(d));
+  HWY_ALIGN T tile[Rows * 2 * HWY_MAX_BYTES / sizeof(T)];
+  HWY_ALIGN T bias_copy[2 * HWY_MAX_BYTES / sizeof(T)] = {};
+  if (bias != nullptr) std::copy_n(bias, cols, bias_copy);
+  for (int i = 0; i < Rows; ++i) std::copy_n(c + i * ldc, end.beta != T(0) ? cols : 0, tile + i * panel);
+  for (int i = 0; i < Rows; ++i) std::fill(tile + i * panel + cols, tile + (i + 1) * panel, T(0));
+  store_tile<Rows, T, V>(sum, tile, panel, bias != nullptr ? bias_copy : nullptr, end);
+  for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * panel, cols, c + i * ldc);
+}
+
+template <int Rows, class T>
+HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda, const T* HWY_RESTRICT b,
+                       T* HWY_RESTRICT c, std::int64_t ldc, const T* bias, std::int64_t cols, const BlockEnd<T>& end) {
+  const Tag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  using V = hn::Vec<Tag<T>>;
+  V sum[Rows][2];
+#pragma GCC unroll 6
+  for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
+  for (std::int64_t p = 0; p < k; ++p) {
+    const V b0 = hn::Load(d, b);
+    const V b1 = hn::Load(d, b + lanes);
+    b += 2 * lanes;
+#pragma GCC unroll 6
+    for (int i = 0; i < Rows; ++i) {
+      const V ai = hn::Set(d, a[i * lda + p]);
+      sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
+      sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
+    }
+  }
+  if (cols == 2 * lanes) {
+    store_tile<Rows, T, V>(sum, c, ldc, bias, end);
+  } else {
+    store_border<Rows, T, V>(sum, c, ldc, bias, cols, end);
+  }
+}
+
+template <class T>
+using TileFunction = void (*)(std::int64_t, const T*, std::int64_t, const T*, T*, std::int64_t, const T*, std::int64_t,
+                              const BlockEnd<T>&);
+
+template <class T>
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
+              std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
+  constexpr TileFunction<T> kBorder[] = {nullptr, tile<1, T>, tile<2, T>, tile<3, T>, tile<4, T>, tile<5, T>};
+  const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>()));
+  for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
+    const std::int64_t cols = std::min(panel, n - j);
+    const T* bias = end.bias != nullptr ? end.bias + j : nullptr;
+    std::int64_t i = 0;
+    for (; i + kRows <= m; i += kRows) tile<kRows, T>(k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
+    if (i < m) kBorder[m - i](k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
+  }
+}
+
+template <class T>
+void pack(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out,
+          std::int64_t out_stride) {
+  const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>()));
+  for (std::int64_t j = 0; j < n; j += panel, out += out_stride) {
+    const std::int64_t cols = std::min(panel, n - j);
+    if (cols < panel) std::fill_n(out, k * panel, T(0));
+    if (transposed) {
+      // Eight columns at a time keep both the reads and the writes within a few cache lines.
+      for (std::int64_t p0 = 0; p0 < k; p0 += 8) {
+        const std::int64_t p1 = std::min(k, p0 + 8);
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const T* from = b + (j + c) * ldb;
+          for (std::int64_t p = p0; p < p1; ++p) out[p * panel + c] = from[p];
+        }
+      }
+    } else {
+      for (std::int64_t p = 0; p < k; ++p) std::copy_n(b + p * ldb + j, cols, out + p * panel);
+    }
+  }
+}
+
+template <class T>
+GemmKernels<T> table() {
+  return {static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>())), kRows, multiply<T>, pack<T>};
+}
+
+GemmKernels<float> table_float() { return table<float>(); }
+GemmKernels<double> table_double() { return table<double>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace backpass
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace backpass {
+
+HWY_EXPORT(table_float);
+HWY_EXPORT(table_double);
+
+template <>
+const GemmKernels<float>& gemm_kernels<float>() {
+  static const GemmKernels<float> kernels = HWY_DYNAMIC_DISPATCH(table_float)();
+  return kernels;
+}
+
+template <>
+const GemmKernels<double>& gemm_kernels<double>() {
+  static const GemmKernels<double> kernels = HWY_DYNAMIC_DISPATCH(table_double)();
+  return kernels;
+}
+
+}  // namespace backpass
+#endif

@@ -1,0 +1,37 @@
+// The innermost loops of matrix product, one copy per instruction set. Used through kernels/gemm.hpp.
+#pragma once
+
+#include <cstdint>
+
+namespace backpass {
+
+/// What happens to a block of C once its sums over the present stretch of k are in registers.
+template <class T>
+struct BlockEnd {
+  T alpha = 1;
+  T beta = 0;               ///< factor of what C holds already; 0: C is not read
+  const T* bias = nullptr;  ///< one per column of the block, added after alpha; null: none
+  bool relu = false;
+};
+
+/// Loops over one stretch of k, chosen once for the processor. B is stored in panels of `panel` columns: panel after
+/// panel, each k x panel elements, the last one filled up with zeros.
+template <class T>
+struct GemmKernels {
+  std::int64_t panel;  ///< columns per panel of B
+  std::int64_t rows;   ///< rows of C that are computed together
+
+  /// C[m, n] = alpha * A B + beta * C (+ bias, relu). A is row-major; `b` is the first of its panels, `b_stride` elements
+  /// lie between the beginnings of neighbouring panels.
+  void (*multiply)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
+                   std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
+
+  /// Stores k rows and n columns of B as panels; B is row-major [k, n], or [n, k] when `transposed`.
+  void (*pack)(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out,
+               std::int64_t out_stride);
+};
+
+template <class T>
+const GemmKernels<T>& gemm_kernels();
+
+}  // namespace backpass
