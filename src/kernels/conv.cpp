@@ -193,11 +193,11 @@ void convolve_backward_weights(const ConvGeometry& g, const T* x, const T* dy, T
   }
 }
 
-#define BACKPASS_INSTANTIATE(T)                                                                          \
-  template void im2col<T>(const ConvGeometry&, const T*, T, T*);                                         \
-  template void col2im<T>(const ConvGeometry&, const T*, T*);                                            \
-  template void convolve<T>(const ConvGeometry&, const T*, const T*, const T*, T*);                      \
-  template void convolve_backward_data<T>(const ConvGeometry&, const T*, const T*, const T*, T*);        \
+#define BACKPASS_INSTANTIATE(T)                                                                   \
+  template void im2col<T>(const ConvGeometry&, const T*, T, T*);                                  \
+  template void col2im<T>(const ConvGeometry&, const T*, T*);                                     \
+  template void convolve<T>(const ConvGeometry&, const T*, const T*, const T*, T*);               \
+  template void convolve_backward_data<T>(const ConvGeometry&, const T*, const T*, const T*, T*); \
   template void convolve_backward_weights<T>(const ConvGeometry&, const T*, const T*, T*);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)

@@ -32,17 +32,28 @@ Desc blocked(const dnnl::memory::dims& dims) {
 std::optional<std::pair<dnnl::algorithm, bool>> eltwise_of(FusedActivation kind) {  // bool: takes the two parameters
   using A = dnnl::algorithm;
   switch (kind) {
-    case FusedActivation::none: return std::nullopt;
-    case FusedActivation::relu: return {{A::eltwise_relu, false}};
-    case FusedActivation::leaky_relu: return {{A::eltwise_relu, true}};
-    case FusedActivation::clip: return {{A::eltwise_clip, true}};
-    case FusedActivation::hard_sigmoid: return {{A::eltwise_hardsigmoid, true}};
-    case FusedActivation::hard_swish: return {{A::eltwise_hardswish, true}};
-    case FusedActivation::sigmoid: return {{A::eltwise_logistic, false}};
-    case FusedActivation::tanh: return {{A::eltwise_tanh, false}};
-    case FusedActivation::silu: return {{A::eltwise_swish, true}};
-    case FusedActivation::gelu: return {{A::eltwise_gelu_erf, false}};
-    case FusedActivation::gelu_tanh: return {{A::eltwise_gelu_tanh, false}};
+    case FusedActivation::none:
+      return std::nullopt;
+    case FusedActivation::relu:
+      return {{A::eltwise_relu, false}};
+    case FusedActivation::leaky_relu:
+      return {{A::eltwise_relu, true}};
+    case FusedActivation::clip:
+      return {{A::eltwise_clip, true}};
+    case FusedActivation::hard_sigmoid:
+      return {{A::eltwise_hardsigmoid, true}};
+    case FusedActivation::hard_swish:
+      return {{A::eltwise_hardswish, true}};
+    case FusedActivation::sigmoid:
+      return {{A::eltwise_logistic, false}};
+    case FusedActivation::tanh:
+      return {{A::eltwise_tanh, false}};
+    case FusedActivation::silu:
+      return {{A::eltwise_swish, true}};
+    case FusedActivation::gelu:
+      return {{A::eltwise_gelu_erf, false}};
+    case FusedActivation::gelu_tanh:
+      return {{A::eltwise_gelu_tanh, false}};
   }
   return std::nullopt;
 }

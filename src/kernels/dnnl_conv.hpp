@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "backpass/tensor.hpp"
-#include "kernels/fused_activation.hpp"
 #include "kernels/conv.hpp"
+#include "kernels/fused_activation.hpp"
 
 namespace backpass {
 

@@ -9,8 +9,7 @@ const dnnl::engine& dnnl_engine() {
 
 void execute(const dnnl::primitive& primitive, const dnnl_exec_arg_t* arguments, std::size_t count) {
   thread_local dnnl::stream stream(dnnl_engine());
-  dnnl_status_t status =
-      dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(count), arguments);
+  dnnl_status_t status = dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(count), arguments);
   ensure(status == dnnl_success, "oneDNN could not run a primitive: status ", static_cast<int>(status));
 }
 

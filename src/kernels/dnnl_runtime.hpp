@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <dnnl.hpp>
 #include <initializer_list>
 #include <utility>
-
-#include <dnnl.hpp>
 
 #include "backpass/error.hpp"
 

@@ -66,17 +66,28 @@ std::string_view name_of(FusedActivation kind) { return kNames[static_cast<std::
 template <class T>
 ActivationFunction<T> activation_function(FusedActivation kind) {
   switch (kind) {
-    case FusedActivation::none: return nullptr;
-    case FusedActivation::relu: return apply_all<FusedActivation::relu, T>;
-    case FusedActivation::leaky_relu: return apply_all<FusedActivation::leaky_relu, T>;
-    case FusedActivation::clip: return apply_all<FusedActivation::clip, T>;
-    case FusedActivation::hard_sigmoid: return apply_all<FusedActivation::hard_sigmoid, T>;
-    case FusedActivation::hard_swish: return apply_all<FusedActivation::hard_swish, T>;
-    case FusedActivation::sigmoid: return apply_all<FusedActivation::sigmoid, T>;
-    case FusedActivation::tanh: return apply_all<FusedActivation::tanh, T>;
-    case FusedActivation::silu: return apply_all<FusedActivation::silu, T>;
-    case FusedActivation::gelu: return apply_all<FusedActivation::gelu, T>;
-    case FusedActivation::gelu_tanh: return apply_all<FusedActivation::gelu_tanh, T>;
+    case FusedActivation::none:
+      return nullptr;
+    case FusedActivation::relu:
+      return apply_all<FusedActivation::relu, T>;
+    case FusedActivation::leaky_relu:
+      return apply_all<FusedActivation::leaky_relu, T>;
+    case FusedActivation::clip:
+      return apply_all<FusedActivation::clip, T>;
+    case FusedActivation::hard_sigmoid:
+      return apply_all<FusedActivation::hard_sigmoid, T>;
+    case FusedActivation::hard_swish:
+      return apply_all<FusedActivation::hard_swish, T>;
+    case FusedActivation::sigmoid:
+      return apply_all<FusedActivation::sigmoid, T>;
+    case FusedActivation::tanh:
+      return apply_all<FusedActivation::tanh, T>;
+    case FusedActivation::silu:
+      return apply_all<FusedActivation::silu, T>;
+    case FusedActivation::gelu:
+      return apply_all<FusedActivation::gelu, T>;
+    case FusedActivation::gelu_tanh:
+      return apply_all<FusedActivation::gelu_tanh, T>;
   }
   return nullptr;
 }

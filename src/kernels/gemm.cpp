@@ -24,8 +24,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + u
 
 /// How C is cut into pieces that are computed independently.
 struct Pieces {
-  std::int64_t rows, cols;              ///< of one piece
-  std::int64_t row_count, col_count;    ///< pieces
+  std::int64_t rows, cols;            ///< of one piece
+  std::int64_t row_count, col_count;  ///< pieces
 };
 
 Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t unit_rows, std::int64_t panel) {
@@ -167,8 +167,7 @@ void multiply_in_place(bool trans_a, bool trans_b, std::int64_t m, std::int64_t 
 
 template <class T>
 void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
-          std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
-          const Epilogue<T>& epilogue) {
+          std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
   if (m == 0 || n == 0) return;
   if constexpr (std::is_same_v<T, float>) {
     if (!packing_pays(m) && k > 0) {
@@ -220,10 +219,10 @@ std::shared_ptr<const PackedMatrix<T>> shared_packed(const Tensor& constant, boo
   return packed;
 }
 
-#define BACKPASS_INSTANTIATE(T)                                                                                      \
-  template void gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, T, const T*, std::int64_t, const T*,   \
-                        std::int64_t, T, T*, std::int64_t, const Epilogue<T>&);                                      \
-  template class PackedMatrix<T>;                                                                                    \
+#define BACKPASS_INSTANTIATE(T)                                                                                    \
+  template void gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, T, const T*, std::int64_t, const T*, \
+                        std::int64_t, T, T*, std::int64_t, const Epilogue<T>&);                                    \
+  template class PackedMatrix<T>;                                                                                  \
   template std::shared_ptr<const PackedMatrix<T>> shared_packed<T>(const Tensor&, bool, std::int64_t, std::int64_t);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)

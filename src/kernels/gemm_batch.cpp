@@ -77,9 +77,9 @@ void batched_integer_gemm(const GemmBatch& g, const T* a, const T* b, T* c) {
 template void batched_gemm<float>(const GemmBatch&, float, const float*, const float*, float*, const Epilogue<float>&);
 template void batched_gemm<double>(const GemmBatch&, double, const double*, const double*, double*,
                                    const Epilogue<double>&);
-#define BACKPASS_INSTANTIATE(T)                                                                              \
+#define BACKPASS_INSTANTIATE(T)                                                                               \
   template void integer_gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, const T*, std::int64_t, \
-                                const T*, std::int64_t, T*, std::int64_t);                                   \
+                                const T*, std::int64_t, T*, std::int64_t);                                    \
   template void batched_integer_gemm<T>(const GemmBatch&, const T*, const T*, T*);
 BACKPASS_INSTANTIATE(std::uint32_t)
 BACKPASS_INSTANTIATE(std::uint64_t)

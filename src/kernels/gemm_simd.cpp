@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/gemm_simd.cpp"
 // Arrays of vectors need vectors of known size.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#include <hwy/foreach_target.h>  // NOLINT: must come before highway.h
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();

@@ -21,8 +21,8 @@ struct GemmKernels {
   std::int64_t panel;  ///< columns per panel of B
   std::int64_t rows;   ///< rows of C that are computed together
 
-  /// C[m, n] = alpha * A B + beta * C (+ bias, relu). A is row-major; `b` is the first of its panels, `b_stride` elements
-  /// lie between the beginnings of neighbouring panels.
+  /// C[m, n] = alpha * A B + beta * C (+ bias, relu). A is row-major; `b` is the first of its panels, `b_stride`
+  /// elements lie between the beginnings of neighbouring panels.
   void (*multiply)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
                    std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 

@@ -1,8 +1,9 @@
 // Conv: convolution over any number of spatial axes. float32 with up to three of them runs in oneDNN, the rest as a
 // matrix product over gathered columns.
+#include "kernels/conv.hpp"
+
 #include <memory>
 
-#include "kernels/conv.hpp"
 #include "kernels/dnnl_conv.hpp"
 #include "ops/conv_common.hpp"
 #include "ops/op.hpp"

@@ -1,8 +1,9 @@
 // Gemm: Y = alpha * A' B' + beta * C, where C broadcasts to Y.
+#include "kernels/gemm.hpp"
+
 #include <algorithm>
 #include <memory>
 
-#include "kernels/gemm.hpp"
 #include "ops/op.hpp"
 #include "ops/product.hpp"
 #include "ops/shape_rules.hpp"
@@ -113,8 +114,8 @@ Kernel integer_kernel(const Spec& s) {
   using U = std::make_unsigned_t<T>;
   return [s](const KernelArgs& args) {
     T* y = args.out<T>(0);
-    integer_gemm<U>(s.trans_a, s.trans_b, s.m, s.n, s.k, args.in<U>(0), s.lda(), args.in<U>(1), s.ldb(),
-                    args.out<U>(0), s.ldc());
+    integer_gemm<U>(s.trans_a, s.trans_b, s.m, s.n, s.k, args.in<U>(0), s.lda(), args.in<U>(1), s.ldb(), args.out<U>(0),
+                    s.ldc());
     const T* c = s.has_c ? args.in<T>(2) : nullptr;
     for (std::int64_t i = 0; i < s.m * s.n; ++i) {
       T addend = c != nullptr ? c[i / s.n * s.row_stride + i % s.n * s.col_stride] : T(0);
@@ -131,11 +132,16 @@ Kernel prepare(PrepareContext& c) {
   Spec s = spec_of(c);
   DType dtype = c.in(0).dtype;
   switch (dtype) {
-    case DType::int32: return integer_kernel<std::int32_t>(s);
-    case DType::int64: return integer_kernel<std::int64_t>(s);
-    case DType::uint32: return integer_kernel<std::uint32_t>(s);
-    case DType::uint64: return integer_kernel<std::uint64_t>(s);
-    default: break;
+    case DType::int32:
+      return integer_kernel<std::int32_t>(s);
+    case DType::int64:
+      return integer_kernel<std::int64_t>(s);
+    case DType::uint32:
+      return integer_kernel<std::uint32_t>(s);
+    case DType::uint64:
+      return integer_kernel<std::uint64_t>(s);
+    default:
+      break;
   }
   Kernel kernel;
   visit_real(dtype, [&]<class T>() { kernel = real_kernel<T>(s, c.in(1).constant, dtype); });

@@ -141,7 +141,8 @@ template <class T>
 Kernel typed_kernel(DType dtype, Product p) {
   Epilogue<T> epilogue = p.activation.template epilogue<T>();
   auto alpha = static_cast<T>(p.alpha);
-  bool whole = p.constant_b != nullptr && p.constant_b->dtype() == dtype && p.batch.batch.empty() && p.constant_b->size() == p.batch.k * p.batch.n &&
+  bool whole = p.constant_b != nullptr && p.constant_b->dtype() == dtype && p.batch.batch.empty() &&
+               p.constant_b->size() == p.batch.k * p.batch.n &&
                p.batch.ldb == std::max<std::int64_t>(1, p.batch.trans_b ? p.batch.k : p.batch.n);
   std::shared_ptr<const PackedMatrix<T>> packed;
   if (whole) packed = shared_packed<T>(*p.constant_b, p.batch.trans_b, p.batch.k, p.batch.n);

@@ -35,7 +35,7 @@ struct Product {
   GemmBatch batch;
   double alpha = 1;
   ActivationSpec activation;
-  bool has_bias = false;               ///< input `bias_input`, one element per column
+  bool has_bias = false;  ///< input `bias_input`, one element per column
   std::size_t bias_input = 2;
   const Tensor* constant_b = nullptr;  ///< packed once when it is a single matrix
 };
