@@ -24,6 +24,7 @@ std::string temporary_name(const std::filesystem::path& destination) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path destination) : destination_(std::move(destination)) {
+  if (std::filesystem::is_directory(destination_)) fail("[file '", destination_.string(), "'] is a folder");
   do {
     temporary_ = destination_.parent_path() / temporary_name(destination_);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

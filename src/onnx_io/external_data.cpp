@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "backpass/error.hpp"
+#include "onnx_io/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {
@@ -24,7 +25,8 @@ std::optional<std::uint64_t> number(const StringPairs& entries, std::string_view
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc{} || end != text->data() + text->size()) {
-    fail(context, "external data ", key, ": got '", *text, "', expected a whole number of bytes; re-export the model");
+    fail(context, "external data ", key, ": got ", printable(*text),
+         ", expected a whole number of bytes; re-export the model");
   }
   return value;
 }
@@ -47,7 +49,7 @@ Bytes ExternalData::find(const StringPairs& entries, std::size_t size, std::stri
   const auto mapped = file(*location, context);
   const std::string_view bytes = mapped->bytes();
   if (offset > bytes.size() || size > bytes.size() - offset) {
-    fail(context, "external data '", *location, "': got ", bytes.size(), " bytes in the file, expected ", size,
+    fail(context, "external data ", printable(*location), ": got ", bytes.size(), " bytes in the file, expected ", size,
          " from offset ", offset, "; the file is truncated or belongs to another model");
   }
   return {bytes.substr(offset, size), mapped};
@@ -64,7 +66,7 @@ std::shared_ptr<const MappedFile> ExternalData::file(const std::string& location
 
 fs::path ExternalData::resolve(const std::string& location, std::string_view context) const {
   const auto refuse = [&](std::string_view why) {
-    fail(context, "external data location: got '", location, "', ", why,
+    fail(context, "external data location: got ", printable(location), ", ", why,
          "; external data must be a file inside the model's folder");
   };
   if (folder_.empty()) refuse("but the model was read from memory without a folder");
@@ -76,7 +78,8 @@ fs::path ExternalData::resolve(const std::string& location, std::string_view con
   const fs::path folder = fs::canonical(folder_, error);
   if (error) fail(context, "cannot open folder '", folder_.string(), "': ", error.message());
   const fs::path path = fs::canonical(folder / relative, error);
-  if (error) fail(context, "cannot open external data '", (folder_ / relative).string(), "': ", error.message());
+  if (error)
+    fail(context, "cannot open external data ", printable((folder_ / relative).string()), ": ", error.message());
   if (!is_inside(path, folder)) refuse("a symbolic link leading out of the model's folder");
   return path;
 }

@@ -16,10 +16,10 @@ namespace backpass::onnx_io {
 
 class ReadContext {
  public:
-  /// `label` opens every message: "[file 'x.onnx'] ".
-  ReadContext(std::string label, const ReadLimits& limits, std::shared_ptr<const void> owner,
+  /// `opening` starts every message: "[file 'x.onnx'] ".
+  ReadContext(std::string opening, const ReadLimits& bounds, std::shared_ptr<const void> bytes_owner,
               std::filesystem::path folder)
-      : label(std::move(label)), limits(limits), owner(std::move(owner)), external(std::move(folder)) {}
+      : label(std::move(opening)), limits(bounds), owner(std::move(bytes_owner)), external(std::move(folder)) {}
 
   template <class... Args>
   [[noreturn]] void refuse(const Args&... args) const {

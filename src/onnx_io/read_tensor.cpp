@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "onnx_io/printable.hpp"
 #include "onnx_io/read_message.hpp"
 #include "onnx_io/tensor_check.hpp"
 #include "onnx_io/typed_data.hpp"
@@ -12,7 +13,7 @@ namespace {
 
 std::string context_of(const ReadContext& context, const TensorProto& tensor) {
   return tensor.name.empty() ? concat(context.label, "unnamed tensor: ")
-                             : concat(context.label, "tensor '", tensor.name, "': ");
+                             : concat(context.label, "tensor ", printable(tensor.name), ": ");
 }
 
 /// `typed` is the typed field that has entries, 0 when none has.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "onnx_io/mapped_file.hpp"
+#include "onnx_io/printable.hpp"
 #include "onnx_io/read_message.hpp"
 
 namespace backpass::onnx_io {
@@ -33,12 +34,13 @@ std::size_t count_values(const AttributeProto& attribute) {
 void settle_type(const ReadContext& context, AttributeProto& attribute, AttributeType found) {
   if (attribute.type == AttributeType::undefined) attribute.type = found;
   if (found != AttributeType::undefined && found != attribute.type) {
-    context.refuse("attribute '", attribute.name, "': got a value of type ", static_cast<int>(found), ", expected ",
-                   static_cast<int>(attribute.type), " as it declares; re-export the model");
+    context.refuse("attribute ", printable(attribute.name), ": got a value of type ", static_cast<int>(found),
+                   ", expected ", static_cast<int>(attribute.type), " as it declares; re-export the model");
   }
   const std::size_t values = count_values(attribute);
   if (values != 1 && (values != 0 || attribute.ref_attr_name.empty())) {
-    context.refuse("attribute '", attribute.name, "': got ", values, " values, expected 1; re-export the model");
+    context.refuse("attribute ", printable(attribute.name), ": got ", values,
+                   " values, expected 1; re-export the model");
   }
 }
 
@@ -116,7 +118,7 @@ void read_message(ReadContext& context, std::string_view bytes, AttributeProto& 
     if (!reader.was_read()) f.skip();
     if (reader.attribute_type == AttributeType::undefined) continue;
     if (found != AttributeType::undefined && found != reader.attribute_type) {
-      context.refuse("attribute '", out.name, "': got values of types ", static_cast<int>(found), " and ",
+      context.refuse("attribute ", printable(out.name), ": got values of types ", static_cast<int>(found), " and ",
                      static_cast<int>(reader.attribute_type), ", expected one; re-export the model");
     }
     found = reader.attribute_type;

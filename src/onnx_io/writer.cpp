@@ -10,6 +10,7 @@
 
 #include "backpass/error.hpp"
 #include "onnx_io/atomic_file.hpp"
+#include "onnx_io/printable.hpp"
 #include "onnx_io/schema.hpp"
 #include "onnx_io/tensor_check.hpp"
 
@@ -135,11 +136,14 @@ class FieldWriter {
       fields(attribute, inner);
     });
   }
-  /// Stays inline: the onnx package looks for external data in initializers and attributes only.
-  void write(std::uint32_t number, const SparseTensorProto& tensor) {
+  // The onnx package does not look for external data in these.
+  void write(std::uint32_t number, const SparseTensorProto& tensor) { write_inline(number, tensor); }
+  void write(std::uint32_t number, const FunctionProto& function) { write_inline(number, function); }
+  template <class Message>
+  void write_inline(std::uint32_t number, const Message& message) {
     nest(number, [&](FieldWriter& inner) {
       inner.layout_ = nullptr;
-      fields(tensor, inner);
+      fields(message, inner);
     });
   }
   template <class Write>
@@ -165,7 +169,7 @@ class FieldWriter {
 };
 
 void check_tensor(const TensorProto& tensor) {
-  const std::string where = concat("[write_model] tensor '", tensor.name, "': ");
+  const std::string where = concat("[write_model] tensor ", printable(tensor.name), ": ");
   const std::int64_t count = count_elements(tensor, where);
   if (tensor.data_type == DType::string) {
     check_strings(tensor, count, where);
