@@ -89,8 +89,8 @@ void normalize_rows_as(const RowNorm<T>& p, const T* x, T* y, std::int64_t rows,
     Moments m = p.centered ? moments_as(row, p.n) : Moments{0, sum_of<true>(row, n, T{0}) / static_cast<double>(p.n)};
     const auto center = static_cast<T>(m.mean);
     const auto factor = static_cast<T>(1 / std::sqrt(m.variance + p.epsilon));
-    const T* scale = p.scale == nullptr ? nullptr : p.scale + r * p.parameter_stride;
-    const T* bias = p.bias == nullptr ? nullptr : p.bias + r * p.parameter_stride;
+    const T* scale = p.scale == nullptr ? nullptr : p.scale + r * p.scale_stride;
+    const T* bias = p.bias == nullptr ? nullptr : p.bias + r * p.bias_stride;
     auto apply = scale != nullptr ? (bias != nullptr ? apply_row<true, true, T> : apply_row<true, false, T>)
                                   : (bias != nullptr ? apply_row<false, true, T> : apply_row<false, false, T>);
     apply(row, y + r * p.n, n, center, factor, scale, bias);

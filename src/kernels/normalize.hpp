@@ -9,10 +9,11 @@ template <class T>
 struct RowNorm {
   std::int64_t n = 0;  ///< elements per row
   double epsilon = 0;
-  bool centered = true;               ///< subtract the mean (LayerNormalization) or not (RMSNormalization)
-  const T* scale = nullptr;           ///< n values, or null for 1
-  const T* bias = nullptr;            ///< n values, or null for 0
-  std::int64_t parameter_stride = 0;  ///< from one row's scale and bias to the next row's; 0: shared
+  bool centered = true;           ///< subtract the mean (LayerNormalization) or not (RMSNormalization)
+  const T* scale = nullptr;       ///< n values, or null for 1
+  const T* bias = nullptr;        ///< n values, or null for 0
+  std::int64_t scale_stride = 0;  ///< from one row's scale to the next row's; 0: shared by all rows
+  std::int64_t bias_stride = 0;
 };
 
 /// y = (x - mean) / sqrt(variance + epsilon) * scale + bias for each row. `mean` and `inverse` (one per row: what was

@@ -1,0 +1,102 @@
+// GroupNormalization, InstanceNormalization: each group of channels of each instance to mean 0 and variance 1, then
+// scale and shift per channel. InstanceNormalization has as many groups as channels.
+#include <cmath>
+
+#include "graph/builder.hpp"
+#include "kernels/normalize.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+#include "support/parallel.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+void infer(InferContext& c) {
+  rules::same_as_input(c);
+  const Shape& x = c.shape(0);
+  c.require(x.size() >= 2, "input: got rank ", x.size(), ", expected [batch, channels, ...]");
+  for (std::size_t i = 1; i <= 2; ++i) {
+    c.require(c.dtype(i) == c.dtype(0), "input ", i, ": got ", name_of(c.dtype(i)), ", expected ", name_of(c.dtype(0)));
+    if (!c.knows_shape(i)) continue;
+    c.require(c.rank(i) == 1, "input ", i, ": got shape ", to_string(c.shape(i)), ", expected one value per channel");
+    c.unify(c.shape(i)[0], x[1], "channels");
+  }
+}
+
+void infer_group(InferContext& c) {
+  std::int64_t groups = c.node.attr_int("num_groups");
+  c.require(groups > 0, "num_groups: got ", groups, ", expected a positive number");
+  infer(c);
+  const Dim& channels = c.shape(0)[1];
+  c.require(!channels.is_known() || channels.value() % groups == 0, "num_groups: got ", groups,
+            ", expected a divisor of ", channels.str(), " channels");
+}
+
+Kernel prepare_groups(PrepareContext& c, std::int64_t groups) {
+  constexpr std::int64_t kWorkPerElement = 4;
+  DType dtype = c.in(0).dtype;
+  const Dims& dims = c.in(0).dims;
+  c.require(c.in(1).size() == dims[1] && c.in(2).size() == dims[1], "scale and bias: got ", c.in(1).size(), " and ",
+            c.in(2).size(), " values, expected one per channel: ", dims[1]);
+  std::int64_t batch = dims[0];
+  std::int64_t channels = dims[1] == 0 ? 0 : dims[1] / groups;  // of one group
+  std::int64_t area = product(dims, 2, dims.size());
+  double epsilon = c.node.attr_float("epsilon", 1e-5F);
+  return [=](const KernelArgs& a) {
+    std::int64_t run = channels * area;
+    if (run == 0) return;
+    visit_real(dtype, [&]<class T>() {
+      parallel_for(batch * groups, grain_for(run * kWorkPerElement), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          Moments m = moments(a.in<T>(0) + i * run, run);
+          double inverse = 1 / std::sqrt(m.variance + epsilon);
+          for (std::int64_t k = 0; k < channels; ++k) {
+            std::int64_t channel = (i % groups) * channels + k;
+            std::int64_t at = i * run + k * area;
+            affine_run(a.in<T>(0) + at, a.out<T>(0) + at, area, static_cast<T>(m.mean),
+                       static_cast<T>(inverse * static_cast<double>(a.in<T>(1)[channel])), a.in<T>(2)[channel]);
+          }
+        }
+      });
+    });
+  };
+}
+
+Kernel prepare_group(PrepareContext& c) { return prepare_groups(c, c.node.attr_int("num_groups")); }
+Kernel prepare_instance(PrepareContext& c) { return prepare_groups(c, c.in(0).dims[1]); }
+
+const Register kGroup({.name = "GroupNormalization",
+                       .since = 21,
+                       .doc = "groups of channels to mean 0 and variance 1, then scale and shift per channel",
+                       .inputs = {3, 3},
+                       .types = types::floats,
+                       .infer = infer_group,
+                       .prepare = prepare_group,
+                       .half_through_float = true,
+                       .in_place_input = 0});
+
+const Register kInstance({.name = "InstanceNormalization",
+                          .since = 22,
+                          .doc = "every channel of every instance to mean 0 and variance 1, then scale and shift",
+                          .inputs = {3, 3},
+                          .types = types::floats,
+                          .infer = infer,
+                          .prepare = prepare_instance,
+                          .half_through_float = true,
+                          .in_place_input = 0});
+
+/// Until opset 20 scale and bias had one value per group: repeat each for the channels of its group.
+const RegisterAdapter kPerGroup(
+    {.op = "GroupNormalization", .below = 21, .lift = [](Builder& b, Node& node) {
+       Value* groups = b.ints({node.attr_int("num_groups")});
+       Value* channels = b.op("Shape", {node.input(0)}, {{"start", std::int64_t{1}}, {"end", std::int64_t{2}}});
+       Value* repeated = b.op("Concat", {groups, b.op("Div", {channels, groups})}, {{"axis", std::int64_t{0}}});
+       for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+         Value* column = b.op("Unsqueeze", {node.inputs[i], b.ints({1})});
+         node.inputs[i] = b.op("Reshape", {b.op("Expand", {column, repeated}), b.ints({-1})});
+       }
+     }});
+
+}  // namespace
+}  // namespace backpass

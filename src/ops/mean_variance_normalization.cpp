@@ -1,0 +1,33 @@
+// MeanVarianceNormalization: (x - mean) / (deviation + 1e-9) over some axes.
+#include "graph/builder.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+
+namespace backpass {
+namespace {
+
+void infer(InferContext& c) {
+  rules::same_as_input(c);
+  if (!c.knows_shape(0)) return;
+  for (std::int64_t axis : c.node.attr_ints("axes", {0, 2, 3})) c.axis(axis, c.rank(0));
+}
+
+std::vector<Value*> expand(Builder& b, const Node& node) {
+  constexpr double kEpsilon = 1e-9;
+  Value* x = node.input(0);
+  Value* axes = b.ints(node.attr_ints("axes", {0, 2, 3}));
+  Value* centered = b.op("Sub", {x, b.op("ReduceMean", {x, axes})});
+  Value* variance = b.op("ReduceMean", {b.op("Mul", {centered, centered}), axes});
+  Value* deviation = b.op("Add", {b.op("Sqrt", {variance}), b.scalar(kEpsilon, x)});
+  return {b.op("Div", {centered, deviation})};
+}
+
+const Register kOp({.name = "MeanVarianceNormalization",
+                    .since = 13,
+                    .doc = "mean 0 and variance 1 over axes",
+                    .types = types::floats,
+                    .infer = infer,
+                    .expand = expand});
+
+}  // namespace
+}  // namespace backpass
