@@ -90,7 +90,9 @@ void InferContext::set_ints(std::size_t output, std::vector<Dim> values) {
 
 Dim InferContext::data_dependent(std::string_view hint) {
   const Value* v = node.output(0);
-  return Dim::symbol(concat(hint, "@", v == nullptr ? node.name : v->name, fresh_++ == 0 ? "" : "'"));
+  const std::string tag = fresh_ == 0 ? "" : concat("'", fresh_);
+  ++fresh_;
+  return Dim::symbol(concat(hint, "@", v == nullptr ? node.name : v->name, tag));
 }
 
 Dim InferContext::unify(const Dim& a, const Dim& b, std::string_view what) {
