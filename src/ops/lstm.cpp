@@ -1,0 +1,20 @@
+// LSTM: long short-term memory over a sequence, in one or both directions.
+#include "ops/recurrent.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr RecurrentOutputs kOutputs{.y = 0, .y_h = 1, .y_c = 2};
+
+const Register lstm{{.name = "LSTM",
+                     .since = 22,
+                     .doc = "Long short-term memory over a sequence, in one or both directions.",
+                     .inputs = {3, 8},
+                     .outputs = {0, 3},
+                     .types = types::floats,
+                     .infer = [](InferContext& c) { infer_recurrent(c, CellKind::lstm, kOutputs); },
+                     .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::lstm, kOutputs); },
+                     .half_through_float = true}};
+
+}  // namespace
+}  // namespace backpass
