@@ -1,0 +1,62 @@
+// Scaled dot-product attention, computed block by block so that the matrix of all scores never exists.
+#pragma once
+
+#include <cstdint>
+
+namespace backpass {
+
+/// Elements between neighbours along each axis; the innermost axis is contiguous.
+struct AttentionStrides {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+};
+
+struct AttentionShape {
+  std::int64_t batch = 0;
+  std::int64_t q_heads = 0;
+  std::int64_t kv_heads = 0;  ///< divides q_heads: neighbouring query heads share a key head
+  std::int64_t q_len = 0;
+  std::int64_t kv_len = 0;
+  std::int64_t head = 0;    ///< elements of a query and of a key
+  std::int64_t v_head = 0;  ///< elements of a value
+  std::int64_t past = 0;    ///< keys before the first query's own
+  double scale = 1;
+  double softcap = 0;  ///< 0: none
+  bool causal = false;
+  std::int64_t left_window = -1;  ///< -1: unbounded
+  std::int64_t right_window = -1;
+};
+
+enum class ScoreStage : std::uint8_t { product, capped, masked, probability };
+
+template <class T>
+struct AttentionTensors {
+  const T* q = nullptr;
+  const T* k = nullptr;
+  const T* v = nullptr;
+  T* y = nullptr;
+  AttentionStrides q_strides, k_strides, v_strides, y_strides;
+
+  const T* added_mask = nullptr;      ///< added to the scores; at most one mask is given
+  const bool* chosen_mask = nullptr;  ///< true: the key takes part
+  AttentionStrides mask_strides;
+  std::int64_t mask_len = 0;  ///< keys from here on take no part (when there is a mask)
+
+  /// Valid keys per batch item, each in [0, kv_len]; queries are then the last ones of them. May be null.
+  const std::int64_t* kv_lengths = nullptr;
+
+  T* scores = nullptr;  ///< [batch, q_heads, q_len, kv_len] at `stage`, or null
+  ScoreStage stage = ScoreStage::product;
+};
+
+/// A query that may attend no key gives zeros.
+template <class T>
+void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors);
+
+/// One row of softmax that is continued block by block: x[i] = exp(x[i] - m) where m is the larger of `running_max` and
+/// the largest x (which it becomes). Returns their sum; `rescale` is what earlier sums have to be multiplied by.
+float continue_softmax(float* x, std::int64_t count, float& running_max, float& rescale);
+double continue_softmax(double* x, std::int64_t count, double& running_max, double& rescale);
+
+}  // namespace backpass
