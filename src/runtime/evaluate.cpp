@@ -30,13 +30,20 @@ std::vector<Type> output_types(const Node& node, const std::vector<RuntimeValue>
   return std::move(c.outputs);
 }
 
+// Elements of a sequence may differ in shape, and a binding serves other sequences too: shapes are left open.
+Type common_type(const std::vector<RuntimeValue>& items) {
+  if (items.empty()) return {};
+  Type type = type_of(items.front());
+  type.shape.reset();
+  return type;
+}
+
 }  // namespace
 
 Type type_of(const RuntimeValue& value) {
   switch (value.kind) {
     case RuntimeValue::Kind::tensor: return Type::tensor(value.tensor.dtype(), to_shape(value.tensor.dims()));
-    case RuntimeValue::Kind::sequence:
-      return Type::sequence(value.items->empty() ? Type{} : type_of(value.items->front()));
+    case RuntimeValue::Kind::sequence: return Type::sequence(common_type(*value.items));
     case RuntimeValue::Kind::none: break;
   }
   return {};
