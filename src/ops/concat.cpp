@@ -1,4 +1,6 @@
-// Concat: tensors one after the other along an axis.
+// Concat and ConcatTraining: tensors one after the other along an axis.
+#include <algorithm>
+
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -35,6 +37,17 @@ void infer(InferContext& c) {
   keep_ints(c);
 }
 
+/// The training form also gives the extent of every input along the axis.
+void infer_training(InferContext& c) {
+  auto count = static_cast<std::int64_t>(c.input_count());
+  c.set(1, DType::int64, {count});
+  infer(c);
+  std::size_t axis = c.axis(c.node.attr_int("axis"), c.rank(0));
+  std::vector<Dim> lengths;
+  for (std::size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.shape(i)[axis]);
+  movement::set_ints(c, 1, std::move(lengths));
+}
+
 struct Part {
   kernels::StridedCopy copy;
   std::size_t offset;  ///< of its first element in the output, in bytes
@@ -57,6 +70,17 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+Kernel prepare_training(PrepareContext& c) {
+  std::size_t axis = c.axis(c.node.attr_int("axis"), c.in(0).dims.size());
+  Dims lengths;
+  for (const TensorInfo& in : c.inputs) lengths.push_back(in.dims[axis]);
+  bool wanted = c.has_output(1);
+  return [=, join = prepare(c)](const KernelArgs& args) {
+    join(args);
+    if (wanted) std::copy(lengths.begin(), lengths.end(), args.out<std::int64_t>(1));
+  };
+}
+
 const Register concat_op{{.name = "Concat",
                           .since = 13,
                           .doc = "Tensors one after the other along `axis`.",
@@ -64,6 +88,15 @@ const Register concat_op{{.name = "Concat",
                           .types = types::movable,
                           .infer = infer,
                           .prepare = prepare}};
+
+const Register concat_training{{.name = "ConcatTraining",
+                                .domain = "com.microsoft",
+                                .doc = "Concat that also gives the extent of every input along `axis`.",
+                                .inputs = {1, -1},
+                                .outputs = {1, 2},
+                                .types = types::movable,
+                                .infer = infer_training,
+                                .prepare = prepare_training}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,4 +1,4 @@
-// Split: consecutive pieces along an axis.
+// Split and SplitTraining: consecutive pieces along an axis.
 #include <algorithm>
 #include <numeric>
 
@@ -120,6 +120,15 @@ const Register split{{.name = "Split",
                       .types = types::movable,
                       .infer = infer,
                       .prepare = prepare}};
+
+const Register split_training{{.name = "SplitTraining",
+                               .domain = "com.microsoft",
+                               .doc = "Split whose sizes are always an input.",
+                               .inputs = {2, 2},
+                               .outputs = {1, -1},
+                               .types = types::movable,
+                               .infer = infer,
+                               .prepare = prepare}};
 
 void lift_13(Builder& b, Node& node) { movement::ints_attribute_to_input(b, node, "split", 1); }
 const RegisterAdapter split_13{{.op = "Split", .below = 13, .lift = lift_13}};
