@@ -28,13 +28,15 @@ namespace {
 // Plain loops: the compiler makes vectors of a block of constant length, for the instruction set of this namespace.
 template <class From, class To>
 void each(const void* from, void* to, std::int64_t n) {
-  constexpr std::int64_t kBlock = 64;
+  constexpr std::int64_t block = 64;
   const auto* x = static_cast<const From*>(from);
   auto* y = static_cast<To*>(to);
   std::int64_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) {
+  for (; i + block <= n; i += block) {
+#ifndef __clang__  // same-sized elements may share memory, element by element
 #pragma GCC ivdep
-    for (std::int64_t j = 0; j < kBlock; ++j) y[i + j] = element_cast<To>(x[i + j]);
+#endif
+    for (std::int64_t j = 0; j < block; ++j) y[i + j] = element_cast<To>(x[i + j]);
   }
   for (; i < n; ++i) y[i] = element_cast<To>(x[i]);
 }

@@ -90,9 +90,9 @@ template <int kBits, bool kSigned>
 void unpack_integer(const void* from, void* to, std::int64_t n) {
   const auto* codes = static_cast<const std::uint8_t*>(from);
   auto* values = static_cast<std::uint8_t*>(to);
-  constexpr unsigned kTop = kSigned ? 1U << (kBits - 1) : 0U;
+  constexpr unsigned top = kSigned ? 1U << (kBits - 1) : 0U;
   for (std::int64_t i = 0; i < n; ++i) {
-    values[i] = static_cast<std::uint8_t>((Packed<kBits>::get(codes, i) ^ kTop) - kTop);
+    values[i] = static_cast<std::uint8_t>((Packed<kBits>::get(codes, i) ^ top) - top);
   }
 }
 

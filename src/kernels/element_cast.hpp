@@ -46,11 +46,11 @@ inline float round_to_odd(std::int64_t value) {
 template <std::integral To, std::floating_point From>
 To truncate_to_integer(From value) {
   using Wide = std::conditional_t<(sizeof(To) < 4 || std::is_same_v<To, std::int32_t>), std::int32_t, std::int64_t>;
-  constexpr From kLimit = static_cast<From>(std::uint64_t{1} << (8 * sizeof(Wide) - 1));
+  constexpr From limit = static_cast<From>(std::uint64_t{1} << (8 * sizeof(Wide) - 1));
   if constexpr (std::is_same_v<To, std::uint64_t>) {
-    if (value >= kLimit && value < 2 * kLimit) return static_cast<To>(value);
+    if (value >= limit && value < 2 * limit) return static_cast<To>(value);
   }
-  const bool fits = value >= -kLimit && value < kLimit;
+  const bool fits = value >= -limit && value < limit;
   return static_cast<To>(fits ? static_cast<Wide>(value) : std::numeric_limits<Wide>::min());
 }
 

@@ -16,11 +16,11 @@ constexpr std::int64_t kGrain = 16 * kPiece;
 // Rounds to the nearest integer, ties to even, what lies in [-2^21, 2^21]; the rest (which saturates anyway) is clamped
 // to that. NaN becomes the lower end.
 inline float round_near(float x) {
-  constexpr float kLimit = 0x1p21F;
-  constexpr float kShift = 0x1.8p23F;
-  x = x > -kLimit ? x : -kLimit;
-  x = x < kLimit ? x : kLimit;
-  return (x + kShift) - kShift;
+  constexpr float limit = 0x1p21F;
+  constexpr float shift = 0x1.8p23F;
+  x = x > -limit ? x : -limit;
+  x = x < limit ? x : limit;
+  return (x + shift) - shift;
 }
 
 inline float saturated(float quotient, float zero_point, QuantizedRange range) {

@@ -63,10 +63,10 @@ std::string text_of(T value) {
 }
 
 std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\v\f";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
+  constexpr std::string_view blanks = " \t\r\n\v\f";
+  const std::size_t begin = text.find_first_not_of(blanks);
   if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
 // std::from_chars knows no leading plus.
@@ -106,9 +106,8 @@ T parse(const std::string& label, const std::string& original, DType to) {
     if (to == DType::boolean && equal_ignoring_case(text, "true")) return 1;
     if (to == DType::boolean && equal_ignoring_case(text, "false")) return 0;
     double wide = 0;
-    constexpr double kEnd = std::is_signed_v<T> ? 0x1p63 : 0x1p64;
-    if (parse_all(text, wide) && wide > (std::is_signed_v<T> ? -kEnd : -1.0) && wide < kEnd)
-      return static_cast<T>(wide);
+    constexpr double end = std::is_signed_v<T> ? 0x1p63 : 0x1p64;
+    if (parse_all(text, wide) && wide > (std::is_signed_v<T> ? -end : -1.0) && wide < end) return static_cast<T>(wide);
   }
   not_a_number(label, original, to);
 }

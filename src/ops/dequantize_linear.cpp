@@ -9,8 +9,8 @@ void infer(InferContext& c) {
   c.require(types::short_floats.has(to), "scale of type ", name_of(c.dtype(1)),
             ": the output cannot have that type; give output_dtype, one of ", types::short_floats.str());
   c.set_dtype(0, to);
-  constexpr DTypeSet kScales = types::short_floats | DTypeSet{DType::float8e8m0};
-  c.require(kScales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", kScales.str());
+  constexpr DTypeSet scales = types::short_floats | DTypeSet{DType::float8e8m0};
+  c.require(scales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", scales.str());
   c.require(!c.has_input(2) || c.dtype(2) == c.dtype(0), "zero point: expected the type of the input, ",
             name_of(c.dtype(0)));
   check_quantization(c);

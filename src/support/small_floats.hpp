@@ -83,13 +83,13 @@ struct SmallFloat {
   static constexpr unsigned round(std::uint32_t magnitude) {
     if (magnitude < float_bits(1 - kBias)) {
       // Below the smallest normal: adding 2^23 smallest steps makes the float unit round to whole steps.
-      constexpr float kShift = std::bit_cast<float>(float_bits(kSmallestExponent + 23));
-      return std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + kShift) -
-             std::bit_cast<std::uint32_t>(kShift);
+      constexpr float shift = std::bit_cast<float>(float_bits(kSmallestExponent + 23));
+      return std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + shift) -
+             std::bit_cast<std::uint32_t>(shift);
     }
-    constexpr int kDropped = 23 - kMantissaBits;
-    const std::uint32_t rounded = magnitude + ((1U << (kDropped - 1)) - 1) + ((magnitude >> kDropped) & 1U);
-    return (rounded >> kDropped) - (static_cast<std::uint32_t>(127 - kBias) << kMantissaBits);
+    constexpr int dropped = 23 - kMantissaBits;
+    const std::uint32_t rounded = magnitude + ((1U << (dropped - 1)) - 1) + ((magnitude >> dropped) & 1U);
+    return (rounded >> dropped) - (static_cast<std::uint32_t>(127 - kBias) << kMantissaBits);
   }
 };
 
