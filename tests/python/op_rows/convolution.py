@@ -31,4 +31,30 @@ ROWS = [
         grad=[0, 1, 2],
         bench=((1, 64, 56, 56), (64, 64, 3, 3)),
     ),
+    # The reference evaluator mixes up channels when group > 1.
+    Row(
+        "ConvTranspose",
+        [
+            case((2, 3, 4, 5), (3, 4, 3, 3), (4,)),
+            case((1, 4, 5, 3), (4, 2, 3, 2), (4,), group=2, strides=[2, 3], pads=[1, 0, 1, 1]),
+            case((1, 2, 7), (2, 3, 4), strides=[2], output_padding=[1], dilations=[2]),
+            case((1, 2, 3, 3), (2, 2, 3, 3), strides=[3, 2], output_shape=[10, 8]),
+            case((1, 2, 3, 3), (2, 2, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
+            case((1, 2, 3, 4), (2, 1, 4, 4), strides=[2, 2], auto_pad="SAME_LOWER"),
+            case((1, 2, 3, 3), (2, 2, 3, 3), auto_pad="VALID"),
+            case((1, 2, 3, 2, 3), (2, 2, 3, 2, 3), (2,), strides=[1, 2, 2]),
+            case((1, 16, 6, 6), (16, 8, 1, 1)),
+        ],
+        dtypes=("float32", "float16", "bfloat16"),
+        opset=(22, 11, 7),
+        oracle="ort",
+        tol=LONG_SUMS,
+        grad=[0, 1, 2],
+    ),
+    Row(
+        "ConvTranspose",
+        [case((2, 3, 4, 5), (3, 4, 3, 3), (4,), strides=[2, 2], output_padding=[1, 1])],
+        dtypes=("float64",),
+        name="ConvTranspose-double",
+    ),
 ]

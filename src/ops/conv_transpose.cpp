@@ -1,0 +1,133 @@
+// ConvTranspose: the gradient of a convolution with respect to its input, used forwards.
+#include <algorithm>
+
+#include "kernels/conv.hpp"
+#include "ops/conv_common.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+std::vector<std::int64_t> spatial_ints(const Node& node, std::string_view key, std::size_t count) {
+  std::vector<std::int64_t> values = node.attr_ints(key);
+  if (values.empty()) return values;
+  // Some exporters state the whole shape.
+  if (key == "output_shape" && values.size() == count + 2) values.erase(values.begin(), values.begin() + 2);
+  if (values.size() != count) {
+    fail(node.label(), " attribute ", key, " has ", values.size(), " values: expected ", count);
+  }
+  for (std::int64_t v : values) {
+    if (v < 0) fail(node.label(), " attribute ", key, " holds ", v, ": expected no negative number");
+  }
+  return values;
+}
+
+struct Axis {
+  Dim out;
+  std::int64_t pad_begin = 0;  ///< valid once the input extent is a number
+};
+
+/// Output extent and leading padding along each spatial axis.
+std::vector<Axis> output_axes(const Node& node, std::span<const std::int64_t> kernel, std::span<const Dim> in) {
+  std::vector<rules::Window> windows = rules::windows(node, kernel, in);
+  std::vector<std::int64_t> extra = spatial_ints(node, "output_padding", in.size());
+  std::vector<std::int64_t> stated = spatial_ints(node, "output_shape", in.size());
+  std::string mode = node.attr_string("auto_pad", "NOTSET");
+  bool same = mode == "SAME_UPPER" || mode == "SAME_LOWER";
+  std::vector<Axis> axes(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const rules::Window& w = windows[i];
+    std::int64_t reach = w.dilation * (w.kernel - 1) + 1;
+    Dim full = (in[i] - 1) * w.stride + (reach + (extra.empty() ? 0 : extra[i]));
+    if (stated.empty() && !same) {
+      axes[i] = {full - (w.pad_begin + w.pad_end), w.pad_begin};
+      continue;
+    }
+    axes[i].out = stated.empty() ? in[i] * w.stride : Dim(stated[i]);
+    if (!in[i].is_known()) continue;
+    std::int64_t total = std::max<std::int64_t>(0, full.value() - axes[i].out.value());
+    axes[i].pad_begin = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
+  }
+  return axes;
+}
+
+void infer(InferContext& c) {
+  c.require(c.dtype(0) == c.dtype(1), "input and weights have different element types: got ", name_of(c.dtype(0)),
+            " and ", name_of(c.dtype(1)));
+  c.set_dtype(0, c.dtype(0));
+  const Shape& x = c.shape(0);
+  const Shape& w = c.shape(1);
+  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", to_string(x),
+            ": expected [batch, channels, spatial...]");
+  c.require(w.size() == x.size(), "weights are ", to_string(w), ": expected ", x.size(), " axes, as many as the input");
+  std::int64_t group = c.node.attr_int("group", 1);
+  c.require(group >= 1, "attribute group is ", group, ": expected a positive number");
+  Dim channels = c.unify(x[1], w[0], "input channels against the first extent of the weights");
+  c.require(!channels.is_known() || channels.value() % group == 0, "input has ", channels.str(),
+            " channels: expected a multiple of group = ", group);
+  Shape y{x[0], w[1] * group};
+  check_conv_bias(c, 2, y[1]);
+  Dims weights(2, 1);
+  for (std::size_t i = 2; i < w.size(); ++i) {
+    if (!w[i].is_known()) throw NotKnownYet{};
+    weights.push_back(w[i].value());
+  }
+  for (const Axis& axis : output_axes(c.node, kernel_extents(c.node, weights), {x.begin() + 2, x.end()})) {
+    c.require(!axis.out.is_known() || axis.out.value() >= 0, "output extent would be ", axis.out.str(),
+              ": padding is larger than the output; use less");
+    y.push_back(axis.out);
+  }
+  c.set_shape(0, std::move(y));
+}
+
+/// Sizes of the convolution that this one transposes: its input is our output.
+ConvGeometry transposed_geometry(PrepareContext& c) {
+  const Dims& x = c.in(0).dims;
+  const Dims& w = c.in(1).dims;
+  const Dims& y = c.out(0).dims;
+  ConvGeometry g;
+  g.batch = x[0];
+  g.groups = c.node.attr_int("group", 1);
+  g.in_channels = w[1];
+  g.out_channels = w[0] / g.groups;
+  g.in.assign(y.begin() + 2, y.end());
+  g.out.assign(x.begin() + 2, x.end());
+  g.kernel.assign(w.begin() + 2, w.end());
+  for (const rules::Window& v : rules::windows(c.node, g.kernel, to_shape(g.out))) {
+    g.stride.push_back(v.stride);
+    g.dilation.push_back(v.dilation);
+  }
+  for (const Axis& axis : output_axes(c.node, g.kernel, to_shape(g.out))) g.pad_begin.push_back(axis.pad_begin);
+  // What the windows do not reach at the end stays at the bias.
+  for (std::size_t i = 0; i < g.in.size(); ++i) {
+    g.pad_end.push_back((g.out[i] - 1) * g.stride[i] + g.dilation[i] * (g.kernel[i] - 1) + 1 - g.in[i] -
+                        g.pad_begin[i]);
+  }
+  return g;
+}
+
+Kernel prepare(PrepareContext& c) {
+  ConvGeometry g = transposed_geometry(c);
+  bool has_bias = c.has_input(2);
+  Kernel kernel;
+  visit_real(c.in(0).dtype, [&]<class T>() {
+    kernel = [g, has_bias](const KernelArgs& args) {
+      convolve_backward_data<T>(g, args.in<T>(0), args.in<T>(1), has_bias ? args.in<T>(2) : nullptr, args.out<T>(0));
+    };
+  });
+  return kernel;
+}
+
+const Register conv_transpose{{.name = "ConvTranspose",
+                               .since = 22,
+                               .doc = "transposed convolution, with output_padding and output_shape",
+                               .inputs = {2, 3},
+                               .types = types::floats,
+                               .infer = infer,
+                               .prepare = prepare,
+                               .half_through_float = true}};
+
+}  // namespace
+}  // namespace backpass
