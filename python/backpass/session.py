@@ -19,7 +19,7 @@ class NodeArg:
     def __init__(self, info: _core.ValueInfo) -> None:
         self.name: str = info.name
         self.type: str = info.type
-        extents = info._extents
+        extents = info.extents
         self.shape: list[int | str] | None = None if extents is None else [_extent(e) for e in extents]
 
     def __repr__(self) -> str:

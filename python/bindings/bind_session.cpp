@@ -86,7 +86,7 @@ void bind_reports(nb::module_& m) {
       .def_ro("name", &ValueInfo::name)
       .def_ro("type", &ValueInfo::type)
       .def_prop_ro("dtype", [](const ValueInfo& v) { return static_cast<int>(v.dtype); })
-      .def_prop_ro("_extents", [](const ValueInfo& v) -> nb::object {
+      .def_prop_ro("extents", [](const ValueInfo& v) -> nb::object {
         return v.has_shape ? nb::cast(v.shape) : nb::none();
       });
   nb::class_<StepRecord>(m, "StepRecord", "One executed step.")

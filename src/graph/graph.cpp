@@ -11,8 +11,8 @@ namespace backpass {
 
 Graph::~Graph() = default;
 
-Value* Graph::add_value(std::string_view name, Type type) {
-  std::string base(name.empty() ? "v" : name);
+Value* Graph::add_value(std::string_view wanted, Type type) {
+  std::string base(wanted.empty() ? "v" : wanted);
   std::string unique = base;
   while (taken_names_.count(unique) != 0) unique = base + "_" + std::to_string(++taken_names_[base]);
   taken_names_.emplace(unique, 0);
@@ -23,22 +23,22 @@ Value* Graph::add_value(std::string_view name, Type type) {
   return values_.back().get();
 }
 
-Value* Graph::add_constant(std::string_view name, Tensor tensor) {
-  Value* v = add_value(name, Type::tensor(tensor.dtype(), to_shape(tensor.dims())));
+Value* Graph::add_constant(std::string_view wanted, Tensor tensor) {
+  Value* v = add_value(wanted, Type::tensor(tensor.dtype(), to_shape(tensor.dims())));
   v->constant = std::move(tensor);
   return v;
 }
 
-Node* Graph::add_node(std::string_view op, std::vector<Value*> inputs, std::vector<Value*> outputs,
-                      std::string_view name, std::string_view domain, const Node* before) {
+Node* Graph::add_node(std::string_view op, std::vector<Value*> reads, std::vector<Value*> writes,
+                      std::string_view node_name, std::string_view domain, const Node* before) {
   auto owned = std::make_unique<Node>();
   Node* node = owned.get();
-  node->name = name;
+  node->name = node_name;
   node->op = op;
   node->domain = domain;
   node->def = find_op(domain, op);
-  node->inputs = std::move(inputs);
-  node->outputs = std::move(outputs);
+  node->inputs = std::move(reads);
+  node->outputs = std::move(writes);
   for (Value* v : node->outputs) {
     if (v != nullptr) v->producer = node;
   }

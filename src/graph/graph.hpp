@@ -108,12 +108,12 @@ class Graph {
   const std::vector<std::unique_ptr<Value>>& values() const { return values_; }
 
   /// A new value. The name is made unique ("x", "x_1", ...) within this graph; empty stands for "v".
-  Value* add_value(std::string_view name, Type type = {});
-  Value* add_constant(std::string_view name, Tensor tensor);
+  Value* add_value(std::string_view wanted, Type type = {});
+  Value* add_constant(std::string_view wanted, Tensor tensor);
 
-  /// A new node at the end of the order (or before `position`), with `output_count` fresh outputs when outputs is empty.
-  Node* add_node(std::string_view op, std::vector<Value*> inputs, std::vector<Value*> outputs, std::string_view name = "",
-                 std::string_view domain = "", const Node* before = nullptr);
+  /// A new node at the end of the order, or before another node. It becomes the producer of `writes`.
+  Node* add_node(std::string_view op, std::vector<Value*> reads, std::vector<Value*> writes,
+                 std::string_view node_name = "", std::string_view domain = "", const Node* before = nullptr);
 
   /// Redirects every use of `from` (node inputs, captures of subgraphs, graph outputs) to `to`.
   void replace_uses(Value* from, Value* to);

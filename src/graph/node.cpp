@@ -66,8 +66,8 @@ std::int64_t Node::attr_int(std::string_view key) const { return get_required<st
 std::string Node::attr_string(std::string_view key) const { return get_required<std::string>(*this, key); }
 
 const Graph* Node::subgraph(std::string_view key) const {
-  for (const auto& [name, graph] : subgraphs) {
-    if (name == key) return graph.get();
+  for (const auto& [attribute, graph] : subgraphs) {
+    if (attribute == key) return graph.get();
   }
   return nullptr;
 }
