@@ -44,6 +44,8 @@ struct TensorProto {
   std::optional<std::pair<std::int64_t, std::int64_t>> segment;
 };
 
+/// `dims` is the shape of the whole, `values` the elements that are not zero (its name is the tensor's), `indices`
+/// where.
 struct SparseTensorProto {
   TensorProto values;
   TensorProto indices;

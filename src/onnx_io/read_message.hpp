@@ -19,6 +19,7 @@ void read_message(ReadContext&, std::string_view bytes, FunctionProto&);
 void read_message(ReadContext&, std::string_view bytes, NodeProto&);
 void read_message(ReadContext&, std::string_view bytes, AttributeProto&);
 void read_message(ReadContext&, std::string_view bytes, TensorProto&);
+void read_message(ReadContext&, std::string_view bytes, SparseTensorProto&);
 void read_message(ReadContext&, std::string_view bytes, TypeProto&);
 void read_message(ReadContext&, std::string_view bytes, DimProto&);
 void read_message(ReadContext&, std::string_view bytes, OpsetId&);

@@ -18,7 +18,6 @@ std::string context_of(const ReadContext& context, const TensorProto& tensor) {
 
 /// `typed` is the typed field that has entries, 0 when none has.
 void check_source(const TensorProto& tensor, std::uint32_t typed, const std::string& where) {
-  if (tensor.data_type == DType::undefined) fail(where, "data_type: got none, expected an element type");
   if (typed != 0 && typed != typed_field(tensor.data_type)) {
     fail(where, "got ", typed_field_name(typed), ", expected ", typed_field_name(typed_field(tensor.data_type)),
          " for ", name_of(tensor.data_type), " elements; re-export the model");
@@ -80,10 +79,24 @@ void read_message(ReadContext& context, std::string_view bytes, TensorProto& out
     if (typed != 0) fail(where, "got string_data and ", typed_field_name(typed), ", expected one of them");
     typed = tensor_field::string_data;
   }
+  check_dtype(out, where);
   check_source(out, typed, where);
   out.data = find_data(context, bytes, out, typed, where);
   if (out.data_type == DType::boolean) out.data = with_canonical_bools(std::move(out.data));
   if (out.data_location == 0) out.external_data.clear();
+}
+
+void read_message(ReadContext& context, std::string_view bytes, SparseTensorProto& out) {
+  read_fields(context, bytes, out);
+  const bool has_values = out.values.data_type != DType::undefined;
+  const bool has_indices = out.indices.data_type != DType::undefined;
+  const std::string where = concat(context.label, "sparse tensor ", printable(out.values.name), ": ");
+  if (has_values && !has_indices && count_elements(out.values, where) == 0) {
+    out.indices.data_type = DType::int64;  // ONNX lets a tensor of zeros leave them out
+    out.indices.dims = {0};
+  } else if (!has_values || !has_indices) {
+    fail(where, "has no ", has_values ? "indices" : "values", "; re-export the model");
+  }
 }
 
 }  // namespace backpass::onnx_io

@@ -21,6 +21,10 @@ std::int64_t count_elements(const TensorProto& tensor, std::string_view where) {
   return is_empty ? 0 : extent / widest;
 }
 
+void check_dtype(const TensorProto& tensor, std::string_view where) {
+  if (tensor.data_type == DType::undefined) fail(where, "data_type: got none, expected an element type");
+}
+
 std::string describe_elements(const TensorProto& tensor, std::int64_t count) {
   return concat(count, " ", name_of(tensor.data_type), count == 1 ? " element" : " elements");
 }

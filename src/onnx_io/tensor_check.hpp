@@ -14,6 +14,9 @@ namespace backpass::onnx_io {
 /// safe.
 std::int64_t count_elements(const TensorProto&, std::string_view where);
 
+/// Throws InvalidInput unless the tensor has an element type.
+void check_dtype(const TensorProto&, std::string_view where);
+
 /// "4 float32 elements"
 std::string describe_elements(const TensorProto&, std::int64_t count);
 

@@ -170,6 +170,7 @@ class FieldWriter {
 
 void check_tensor(const TensorProto& tensor) {
   const std::string where = concat("[write_model] tensor ", printable(tensor.name), ": ");
+  check_dtype(tensor, where);
   const std::int64_t count = count_elements(tensor, where);
   if (tensor.data_type == DType::string) {
     check_strings(tensor, count, where);

@@ -185,6 +185,20 @@ TEST(OnnxIoHostile, AttributesAreChecked) {
   EXPECT_NE(message_of(with_attribute(two_values)).find("got values of types 2 and 1"), std::string::npos);
 }
 
+TEST(OnnxIoHostile, SparseTensorsHaveTheirParts) {
+  const auto with_sparse = [](const std::string& message) {
+    std::string bytes = write_model(make_model());
+    pbf_writer writer(bytes);
+    pbf_writer(writer, 7).add_message(15, message);
+    return bytes;
+  };
+  const std::string no_values{"\x0a\x06\x08\x00\x10\x01\x42\x00", 8};  // float32, shape [0]
+  EXPECT_NE(message_of(with_sparse("\x18\x02")).find("has no values"), std::string::npos);
+  EXPECT_EQ(message_of(with_sparse(no_values)), "no exception");
+  const std::string one_value{"\x0a\x0a\x08\x01\x10\x01\x4a\x04\x00\x00\x00\x00", 12};
+  EXPECT_NE(message_of(with_sparse(one_value)).find("has no indices"), std::string::npos);
+}
+
 TEST(OnnxIoHostile, GraphsNestOnlySoDeep) {
   GraphProto graph;
   for (int depth = 0; depth < 1000; ++depth) {

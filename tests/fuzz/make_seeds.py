@@ -1,6 +1,6 @@
 """Write the seed corpus of reader_fuzz: the small models of ONNX's own tests, and models with rarely used fields.
 
-    python tests/fuzz/make_seeds.py FOLDER
+Usage: python tests/fuzz/make_seeds.py FOLDER
 """
 
 import argparse
@@ -64,7 +64,9 @@ def rich_model() -> onnx.ModelProto:
     function = helper.make_function(
         "local", "Op", ["x"], ["y"], [node], [helper.make_opsetid("", 18)], ["alpha"], overload="v"
     )
-    model = helper.make_model(main, functions=[function], producer_name="p", opset_imports=[helper.make_opsetid("", 21)])
+    model = helper.make_model(
+        main, functions=[function], producer_name="p", opset_imports=[helper.make_opsetid("", 21)]
+    )
     model.training_info.add().initialization.name = "t"
     model.configuration.add(name="c", num_devices=2)
     return model
