@@ -254,5 +254,13 @@ const Register slice_grad{{.name = "SliceGrad",
                            .infer = infer_slice_grad,
                            .prepare = prepare_slice_grad}};
 
+/// Bounds and axes were attributes; there were no steps.
+void lift_10(Builder& b, Node& node) {
+  movement::ints_attribute_to_input(b, node, "starts", 1);
+  movement::ints_attribute_to_input(b, node, "ends", 2);
+  movement::ints_attribute_to_input(b, node, "axes", 3);
+}
+const RegisterAdapter slice_10{{.op = "Slice", .below = 10, .lift = lift_10}};
+
 }  // namespace
 }  // namespace backpass
