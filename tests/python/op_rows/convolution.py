@@ -1,9 +1,54 @@
 """Convolution and its relatives."""
 
-from op_case import FLOATS, Row, case
+import numpy as np
+from op_case import FLOATS, Row, case, const, data
+from op_oracle import from_torch
 
 # Long sums cancel: what is left of rounding does not shrink with the result.
 LONG_SUMS = 2e-4
+
+ROIS = np.float32([[1, 1, 6, 7], [0, 0, 11, 9], [3.5, 2.25, 3.75, 8], [-2, -2, 30, 20]])
+
+
+def u8(*shape):
+    return data(*shape, dtype="uint8", low=0, high=255)
+
+
+def i8(*shape):
+    return data(*shape, dtype="int8", low=-127, high=127)
+
+
+def deform_conv(
+    x, w, offset, bias=None, mask=None, *, group=1, offset_group=1, pads=(0, 0, 0, 0), strides=(1, 1), dilations=(1, 1)
+):
+    """One kernel position at a time, sampled by torch (the reference evaluator is very slow)."""
+    import torch
+    from torch.nn import functional
+
+    n, c, h, wd = x.shape
+    kh, kw = w.shape[2:]
+    oh, ow = offset.shape[2:]
+    offset = offset.reshape(n, offset_group, kh * kw, 2, oh, ow)
+    mask = (
+        torch.ones(n, offset_group, kh * kw, oh, ow, dtype=x.dtype)
+        if mask is None
+        else mask.reshape(n, offset_group, kh * kw, oh, ow)
+    )
+    out = torch.zeros(n, w.shape[0], oh, ow, dtype=x.dtype)
+    for k in range(kh * kw):
+        sampled = []
+        for g in range(offset_group):
+            y0 = torch.arange(oh, dtype=x.dtype)[:, None] * strides[0] - pads[0] + k // kw * dilations[0]
+            x0 = torch.arange(ow, dtype=x.dtype)[None, :] * strides[1] - pads[1] + k % kw * dilations[1]
+            ys = (y0 + offset[:, g, k, 0]) / (h - 1) * 2 - 1
+            xs = (x0 + offset[:, g, k, 1]) / (wd - 1) * 2 - 1
+            part = x[:, g * c // offset_group : (g + 1) * c // offset_group]
+            grid = torch.stack([xs, ys], -1)
+            sampled.append(functional.grid_sample(part, grid, align_corners=True) * mask[:, g, k][:, None])
+        weights = w[:, :, k // kw, k % kw][:, :, None, None]
+        out = out + functional.conv2d(torch.cat(sampled, 1), weights, groups=group)
+    return out if bias is None else out + bias[None, :, None, None]
+
 
 CONV_SETS = [
     case((2, 3, 7, 9), (4, 3, 3, 3), (4,), pads=[1, 1, 1, 1]),
@@ -56,5 +101,125 @@ ROWS = [
         [case((2, 3, 4, 5), (3, 4, 3, 3), (4,), strides=[2, 2], output_padding=[1, 1])],
         dtypes=("float64",),
         name="ConvTranspose-double",
+    ),
+    Row(
+        "ConvInteger",
+        [
+            case(u8(1, 2, 5, 6), u8(3, 2, 3, 3), np.uint8(7), np.uint8(3), pads=[1, 1, 1, 1]),
+            case(u8(2, 4, 9), i8(6, 2, 3), None, None, group=2, strides=[2]),
+            case(u8(1, 2, 5, 5), i8(3, 2, 3, 3), np.uint8(100), np.int8([1]), dilations=[2, 1]),
+        ],
+        opset=(21, 10),
+        oracle="ort",
+    ),
+    Row(
+        "QLinearConv",
+        [
+            case(
+                u8(1, 2, 7, 6),
+                np.float32(0.02),
+                np.uint8(120),
+                u8(3, 2, 3, 3),
+                np.float32(0.03),
+                np.uint8(120),
+                np.float32(0.2),
+                np.uint8(100),
+                pads=[1, 1, 1, 1],
+            ),
+            case(
+                u8(2, 4, 7, 6),
+                np.float32(0.02),
+                np.uint8(120),
+                i8(6, 2, 3, 3),
+                np.float32([0.03, 0.1, 0.2, 1, 2, 3]),
+                np.int8([0] * 6),
+                np.float32(1.5),
+                np.uint8(100),
+                data(6, dtype="int32", low=-999, high=999),
+                group=2,
+                strides=[2, 1],
+            ),
+            case(
+                i8(1, 3, 5, 5),
+                np.float32(0.02),
+                np.int8(-3),
+                i8(4, 3, 1, 1),
+                np.float32(0.03),
+                np.int8(0),
+                np.float32(0.2),
+                np.int8(5),
+            ),
+        ],
+        opset=(21, 10),
+        oracle="ort",
+    ),
+    Row(
+        "DeformConv",
+        [
+            case((2, 3, 6, 5), (4, 3, 3, 3), (2, 18, 4, 3), (4,)),
+            case(
+                (1, 4, 6, 5),
+                (4, 2, 2, 2),
+                (1, 16, 7, 6),
+                None,
+                (1, 8, 7, 6),
+                group=2,
+                offset_group=2,
+                pads=[1, 1, 1, 1],
+            ),
+            case((1, 2, 7, 7), (2, 2, 2, 3), (1, 12, 3, 2), strides=[2, 2], dilations=[2, 2]),
+        ],
+        dtypes=("float32", "float64", "bfloat16"),
+        opset=(28, 19),
+        oracle=from_torch(deform_conv),
+        tol={"float32": (1e-3, 1e-4), "float64": (1e-9, 1e-9), "bfloat16": (0.05, 0.1)},
+    ),
+    Row(
+        "RoiAlign",
+        [
+            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3, output_width=4, sampling_ratio=2),
+            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, spatial_scale=0.5),
+            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, mode="max"),
+            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), coordinate_transformation_mode="output_half_pixel"),
+        ],
+        opset=(28, 16),
+    ),
+    Row(
+        "RoiAlign",
+        [case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3)],
+        opset=10,
+        oracle="ort",
+        name="RoiAlign-10",
+    ),
+    Row(
+        "MaxRoiPool",
+        [
+            case((2, 3, 10, 12), np.float32([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]]), pooled_shape=[3, 2]),
+            case((1, 1, 8, 8), np.float32([[0, 4, 4, 20, 30]]), pooled_shape=[2, 2], spatial_scale=0.25),
+        ],
+        opset=(16, 7),
+        oracle="ort",
+    ),
+    Row(
+        "MaxUnpool",
+        [
+            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), kernel_shape=[2, 2], strides=[2, 2]),
+            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), const([1, 1, 5, 5]), kernel_shape=[2, 2], strides=[2, 2]),
+            case((1, 2, 3), const([[[0, 2, 5], [6, 8, 11]]]), kernel_shape=[2], strides=[2]),
+        ],
+        dtypes=("float32", "float64", "float16", "bfloat16"),
+        opset=(28, 9),
+    ),
+    Row(
+        "CausalConvWithState",
+        [
+            case((2, 4, 8), (4, 1, 4)),
+            case((2, 4, 1), (4, 1, 4), (4,), (2, 4, 3), activation="silu"),
+            case((2, 4, 2), (4, 1, 5), None, None, activation="swish"),
+            case((1, 3, 6), (3, 1, 1), (3,)),
+        ],
+        dtypes=("float32", "float16", "bfloat16"),
+        outputs=2,
+        tol={"float32": (2e-5, 2e-6), "float16": (5e-3, 5e-3), "bfloat16": (5e-2, 5e-2)},
     ),
 ]
