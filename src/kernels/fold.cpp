@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "kernels/simd_targets.hpp"
+#include "kernels/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/fold.cpp"

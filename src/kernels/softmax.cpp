@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "kernels/simd_targets.hpp"
+#include "kernels/simd.hpp"
 #include "support/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -164,6 +164,23 @@ double log_sum_exp_as(const T* x, std::int64_t n) {
          std::log(sum_exp<false>(x, static_cast<T*>(nullptr), static_cast<std::size_t>(n), shift));
 }
 
+template <class T>
+void exp_times_as(const T* x, T* y, std::int64_t count, const T* factor, bool uniform) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto n = static_cast<std::size_t>(count);
+  if (n == 0) return;
+  const auto all = hn::Set(d, *factor);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto f = uniform ? all : hn::LoadU(d, factor + i);
+    hn::StoreU(hn::Mul(exp_keeping_nan(d, hn::LoadU(d, x + i)), f), d, y + i);
+  }
+  if (i == n) return;
+  const auto f = uniform ? all : load_some(d, factor + i, n - i, T{0});
+  store_some(d, hn::Mul(exp_keeping_nan(d, load_some(d, x + i, n - i, T{0})), f), y + i, n - i);
+}
+
 void rows_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
   softmax_rows_as(x, y, rows, n, log);
 }
@@ -178,6 +195,12 @@ void columns_f64(const double* x, double* y, std::int64_t n, std::int64_t stride
 }
 double log_sum_exp_f32(const float* x, std::int64_t n) { return log_sum_exp_as(x, n); }
 double log_sum_exp_f64(const double* x, std::int64_t n) { return log_sum_exp_as(x, n); }
+void exp_times_f32(const float* x, float* y, std::int64_t n, const float* factor, bool uniform) {
+  exp_times_as(x, y, n, factor, uniform);
+}
+void exp_times_f64(const double* x, double* y, std::int64_t n, const double* factor, bool uniform) {
+  exp_times_as(x, y, n, factor, uniform);
+}
 
 }  // namespace backpass::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -191,6 +214,8 @@ HWY_EXPORT(columns_f32);
 HWY_EXPORT(columns_f64);
 HWY_EXPORT(log_sum_exp_f32);
 HWY_EXPORT(log_sum_exp_f64);
+HWY_EXPORT(exp_times_f32);
+HWY_EXPORT(exp_times_f64);
 
 void softmax_rows(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
   HWY_DYNAMIC_DISPATCH(rows_f32)(x, y, rows, n, log);
@@ -206,6 +231,12 @@ void softmax_columns(const double* x, double* y, std::int64_t n, std::int64_t st
 }
 double log_sum_exp_row(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(log_sum_exp_f32)(x, n); }
 double log_sum_exp_row(const double* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(log_sum_exp_f64)(x, n); }
+void exp_times(const float* x, float* y, std::int64_t n, const float* factor, bool uniform) {
+  HWY_DYNAMIC_DISPATCH(exp_times_f32)(x, y, n, factor, uniform);
+}
+void exp_times(const double* x, double* y, std::int64_t n, const double* factor, bool uniform) {
+  HWY_DYNAMIC_DISPATCH(exp_times_f64)(x, y, n, factor, uniform);
+}
 
 template <class T>
 void softmax(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner, bool log) {

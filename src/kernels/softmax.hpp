@@ -20,6 +20,10 @@ inline constexpr std::int64_t kSoftmaxTile = 64;
 double log_sum_exp_row(const float* x, std::int64_t n);
 double log_sum_exp_row(const double* x, std::int64_t n);
 
+/// y = exp(x) * factor, with one factor for all (`uniform`) or one for each of the n elements.
+void exp_times(const float* x, float* y, std::int64_t n, const float* factor, bool uniform);
+void exp_times(const double* x, double* y, std::int64_t n, const double* factor, bool uniform);
+
 /// Over axis `n` of a tensor seen as [outer, n, inner], in parallel.
 template <class T>
 void softmax(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner, bool log);

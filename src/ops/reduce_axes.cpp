@@ -1,5 +1,7 @@
 #include "ops/reduce_axes.hpp"
 
+#include <string_view>
+
 namespace backpass {
 
 std::vector<bool> reduced_axes(const Node& node, std::size_t rank, std::span<const std::int64_t> axes) {
@@ -14,6 +16,30 @@ std::vector<bool> reduced_axes(const Node& node, std::size_t rank, std::span<con
   }
   return reduced;
 }
+
+namespace {
+
+using Join = Dim (*)(const Dim&, const Dim&);
+
+Join join_of(std::string_view op) {
+  if (op == "ReduceProd") return [](const Dim& a, const Dim& b) { return a * b; };
+  if (op == "ReduceSum") return [](const Dim& a, const Dim& b) { return a + b; };
+  if (op == "ReduceMax") return [](const Dim& a, const Dim& b) { return max(a, b); };
+  if (op == "ReduceMin") return [](const Dim& a, const Dim& b) { return min(a, b); };
+  return nullptr;
+}
+
+/// Shapes are sometimes multiplied or added up: known contents of an integer list become one known number.
+void propagate_ints(InferContext& c, bool reduces) {
+  auto values = c.maybe_ints(0);
+  Join join = join_of(c.node.op);
+  if (!values || values->empty() || join == nullptr || c.rank(0) != 1 || !reduces) return;
+  Dim result = values->front();
+  for (std::size_t i = 1; i < values->size(); ++i) result = join(result, (*values)[i]);
+  c.set_ints(0, {result});
+}
+
+}  // namespace
 
 void infer_reduce(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
@@ -34,6 +60,7 @@ void infer_reduce(InferContext& c) {
     }
   }
   c.set_shape(0, std::move(out));
+  propagate_ints(c, !reduced.empty() && reduced[0]);
 }
 
 std::vector<bool> reduced_axes(const PrepareContext& c) {

@@ -34,28 +34,9 @@ RowParameter row_parameter(PrepareContext& c, std::size_t input, std::size_t axi
                  std::equal(own.begin() + at, own.end(), x.begin() + at);
   if (one_row) return p;
   p.stride = product(x, axis, x.size());
-  p.dims = x;
-  p.strides = broadcast_strides(own, x);
+  p.spread.emplace(c.in(input).dtype, x, broadcast_strides(own, x), strides_of(x));
   p.scratch = c.reserve(byte_size(c.in(input).dtype, element_count(x)));
   return p;
 }
-
-template <class T>
-void spread(const T* from, T* to, const Dims& dims, const Dims& strides) {
-  std::int64_t count = element_count(dims);
-  Dims index(dims.size(), 0);
-  std::int64_t offset = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = from[offset];
-    for (std::size_t k = dims.size(); k-- > 0;) {
-      offset += strides[k];
-      if (++index[k] < dims[k]) break;
-      offset -= strides[k] * dims[k];
-      index[k] = 0;
-    }
-  }
-}
-template void spread(const float*, float*, const Dims&, const Dims&);
-template void spread(const double*, double*, const Dims&, const Dims&);
 
 }  // namespace backpass

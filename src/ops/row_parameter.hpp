@@ -1,10 +1,12 @@
-// A scale or bias that broadcasts to the tensor being normalised. In nearly all models it has the shape of one row and
-// is used as it stands; any other shape is spread out to the whole tensor first.
+// A scale or bias that broadcasts to the tensor being normalised. In nearly all models it has the shape of one row and is
+// used as it stands; any other shape is spread out to the whole tensor first.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include "kernels/strided_copy.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -14,11 +16,15 @@ struct RowParameter {
   std::int64_t stride = 0;  ///< elements from one row's values to the next row's
   std::size_t input = 0;
   std::size_t scratch = 0;
-  Dims dims, strides;  ///< of the whole tensor, and how the parameter walks it; empty when used as it stands
+  std::optional<kernels::StridedCopy> spread;
 
-  /// Values for row 0; call once per run.
+  /// Values for row 0 (null when the input is omitted); call once per run.
   template <class T>
-  const T* values(const KernelArgs& a) const;
+  const T* values(const KernelArgs& a) const {
+    if (!present || !spread) return present ? a.in<T>(input) : nullptr;
+    (*spread)(a.inputs[input], a.scratch + scratch);
+    return reinterpret_cast<const T*>(a.scratch + scratch);
+  }
 };
 
 /// Input `input` (may be absent) against input 0, whose rows start at `axis`.
@@ -26,21 +32,5 @@ RowParameter row_parameter(PrepareContext& c, std::size_t input, std::size_t axi
 
 /// Checks that input `input` broadcasts to input 0.
 void check_row_parameter(InferContext& c, std::size_t input);
-
-/// Copies `from` into all of `to` (extents `dims`), walking `from` by `strides`.
-template <class T>
-void spread(const T* from, T* to, const Dims& dims, const Dims& strides);
-
-template <class T>
-const T* RowParameter::values(const KernelArgs& a) const {
-  if (!present) return nullptr;
-  if (dims.empty()) return a.in<T>(input);
-  T* whole = reinterpret_cast<T*>(a.scratch + scratch);
-  spread(a.in<T>(input), whole, dims, strides);
-  return whole;
-}
-
-extern template void spread(const float*, float*, const Dims&, const Dims&);
-extern template void spread(const double*, double*, const Dims&, const Dims&);
 
 }  // namespace backpass
