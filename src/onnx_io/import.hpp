@@ -11,7 +11,7 @@
 namespace backpass::onnx_io {
 
 /// Opsets of the default domain that can be read.
-constexpr std::int64_t kOldestOpset = 7;
+constexpr std::int64_t kOldestOpset = 1;
 constexpr std::int64_t kNewestOpset = 28;
 
 struct Import {
