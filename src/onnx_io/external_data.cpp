@@ -77,7 +77,7 @@ fs::path ExternalData::resolve(const std::string& location, std::string_view con
   std::error_code error;
   const fs::path folder = fs::canonical(folder_, error);
   if (error) fail(context, "cannot open folder '", folder_.string(), "': ", error.message());
-  const fs::path path = fs::canonical(folder / relative, error);
+  fs::path path = fs::canonical(folder / relative, error);
   if (error)
     fail(context, "cannot open external data ", printable((folder_ / relative).string()), ": ", error.message());
   if (!is_inside(path, folder)) refuse("a symbolic link leading out of the model's folder");

@@ -19,6 +19,10 @@ namespace {
 
 constexpr std::size_t kLargestMessage = (std::size_t{1} << 31) - 1;  // what protobuf can read
 
+[[noreturn]] void refuse_size() {
+  fail("[write_model] size: got more than 2 GiB, expected what protobuf can hold; set external_data_threshold");
+}
+
 /// Where in the data file each tensor goes. The same bytes (a shared weight) are given one place.
 class ExternalLayout {
  public:
@@ -158,10 +162,6 @@ class FieldWriter {
   }
   void write(std::uint32_t number, const TensorProto& tensor);
 
-  [[noreturn]] static void refuse_size() {
-    fail("[write_model] size: got more than 2 GiB, expected what protobuf can hold; set external_data_threshold");
-  }
-
   std::string& buffer_;
   protozero::pbf_writer writer_;
   ExternalLayout* layout_;  ///< null keeps all data inline
@@ -193,6 +193,7 @@ void FieldWriter::write(std::uint32_t number, const TensorProto& tensor) {
 std::string serialize(const ModelProto& model, ExternalLayout* layout) {
   std::string buffer;
   fields(model, FieldWriter(buffer, layout));
+  if (buffer.size() > kLargestMessage) refuse_size();
   return buffer;
 }
 

@@ -1,6 +1,6 @@
 // Any bytes: either a model, which then survives a round trip, or Error. Nothing else may happen.
 //
-// Seeds come from make_seeds.py:  python tests/fuzz/make_seeds.py seeds && reader_fuzz seeds
+// Seeds for `make fuzz`: python tests/fuzz/make_seeds.py build/fuzz/corpus/reader_fuzz
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
