@@ -2,6 +2,7 @@
 
 from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops
 from backpass._core import version as __version__
+from backpass.profile import Profile
 from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "InternalBug",
     "InvalidInput",
     "NodeArg",
+    "Profile",
     "SessionOptions",
     "Tensor",
     "Unsupported",

@@ -8,6 +8,7 @@ from typing import Any
 
 from backpass import _core
 from backpass._convert import to_engine, to_numpy
+from backpass.profile import Profile
 
 SessionOptions = _core.SessionOptions
 Model = str | os.PathLike[str] | bytes
@@ -70,9 +71,9 @@ class InferenceSession:
         """The graph after rewriting, one node per line."""
         return self._session.graph_text()
 
-    def take_profile(self) -> list[_core.StepRecord]:
-        """Steps recorded since the last call; needs ``profile=True``."""
-        return self._session.take_profile()
+    def take_profile(self) -> Profile:
+        """Steps run since the last call, for a table or a Chrome trace; needs ``profile=True``."""
+        return Profile(self._session.take_profile())
 
 
 def _open(model: Model, options: SessionOptions) -> _core.Session:

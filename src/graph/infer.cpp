@@ -91,7 +91,13 @@ class Elaboration {
     for (const std::string& problem : verify_arity(node)) fail(problem);
     bind_captures(node);
     infer_node(graph_, node);
-    if (!fold(node) && node.def->expand != nullptr) expand(node);
+    if (!fold(node) && node.def->expand != nullptr && knows_inputs(node)) expand(node);
+  }
+
+  /// False behind a node that had a problem of its own: expanding would only repeat it.
+  static bool knows_inputs(const Node& node) {
+    return std::none_of(node.inputs.begin(), node.inputs.end(),
+                        [](const Value* v) { return v != nullptr && v->type.kind == Type::Kind::unknown; });
   }
 
   void expand(Node& node) {

@@ -76,6 +76,15 @@ Tensor copy_of(const Tensor& t) {
   return copy;
 }
 
+/// Copies what someone else (a feed, a model constant) holds too, so that results can be written to freely.
+void unshare(RuntimeValue& v, long holders) {
+  if (v.is_tensor() && v.tensor.owner().use_count() != holders) v.tensor = copy_of(v.tensor);
+  if (v.kind != RuntimeValue::Kind::sequence) return;
+  std::vector<RuntimeValue> items = *v.items;
+  for (RuntimeValue& item : items) unshare(item, 2);
+  v = RuntimeValue::sequence(std::move(items));
+}
+
 std::vector<std::int64_t> key_of(std::span<const RuntimeValue> inputs) {
   std::vector<std::int64_t> key;
   for (const RuntimeValue& v : inputs) {
@@ -291,6 +300,8 @@ RuntimeValue Executable::collect(State& state, const Binding& binding, const Bou
   if (v.place.kind == Place::Kind::late) {
     RuntimeValue found = state.late[static_cast<std::size_t>(v.place.index)];
     if (found.is_tensor() && v.is_known && found.tensor.dims() != v.dims) found.tensor = found.tensor.reshaped(v.dims);
+    constexpr long kHolders = 2;  // `found` and the slot it came from
+    unshare(found, kHolders);
     return found;
   }
   ensure(v.is_known, "output without a place");

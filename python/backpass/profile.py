@@ -1,0 +1,65 @@
+"""What a profiled session did: a table for people, a Chrome trace for tools."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from backpass import _core
+
+
+class Profile:
+    """Step records of one or more runs, in the order they happened."""
+
+    def __init__(self, steps: Sequence[_core.StepRecord]) -> None:
+        self.steps = list(steps)
+
+    @property
+    def total_us(self) -> float:
+        return sum(step.duration_us for step in self.steps)
+
+    def table(self, limit: int = 30) -> str:
+        """Time by operator and shapes, most expensive first: calls, total and mean microseconds, share, GB/s."""
+        groups: dict[tuple[str, str], list[_core.StepRecord]] = defaultdict(list)
+        for step in self.steps:
+            groups[step.op, step.shapes].append(step)
+        rows = sorted(groups.items(), key=lambda item: -sum(s.duration_us for s in item[1]))
+        lines = [f"{'operator':<24}{'calls':>6}{'total us':>12}{'mean us':>11}{'share':>8}{'GB/s':>8}  shapes"]
+        for (op, shapes), steps in rows[:limit]:
+            time = sum(s.duration_us for s in steps)
+            rate = sum(s.bytes for s in steps) / max(time, 1e-3) / 1e3
+            share = time / max(self.total_us, 1e-9)
+            lines.append(
+                f"{op:<24}{len(steps):>6}{time:>12.1f}{time / len(steps):>11.1f}{share:>8.1%}{rate:>8.1f}  {shapes}"
+            )
+        if len(rows) > limit:
+            lines.append(f"... and {len(rows) - limit} more")
+        return "\n".join(lines)
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The records as a trace object for chrome://tracing or Perfetto."""
+        events = [
+            {
+                "name": step.op,
+                "cat": "step",
+                "ph": "X",
+                "pid": 0,
+                "tid": 0,
+                "ts": step.start_us,
+                "dur": step.duration_us,
+                "args": {"node": step.name, "shapes": step.shapes, "bytes": step.bytes},
+            }
+            for step in self.steps
+        ]
+        return {"displayTimeUnit": "ns", "traceEvents": events}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the Chrome trace as JSON."""
+        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def __str__(self) -> str:
+        return self.table()
