@@ -88,6 +88,9 @@ class TileBuilder {
   /// Unsupported when the function has no loop for the operands.
   TileRegister apply(const TileFunction& function, std::initializer_list<TileRegister> operands,
                      const TileParams& params = {});
+  /// The same with a result type of its own.
+  TileRegister apply_as(const TileFunction& function, std::initializer_list<TileRegister> operands, DType result,
+                        const TileParams& params = {});
   /// To a compute type: any number or bool to a float type, integers to int64, anything to bool.
   TileRegister convert(TileRegister value, DType to);
   void output(TileRegister value, DType stored);

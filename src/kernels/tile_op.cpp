@@ -28,7 +28,7 @@ Kernel prepare_tile(PrepareContext& c) {
     if (!input.present) continue;
     bool is_scalar = input.constant != nullptr && input.constant->size() == 1;
     registers[i] = is_scalar ? builder.immediate(*input.constant) : builder.input(i, input.dtype);
-    dims[i] = input.dims;
+    if (input.size() != 1) dims[i] = input.dims;  // a single element broadcasts whatever its rank
   }
   builder.output(emit_tile(c.node, registers, builder), c.out(0).dtype);
   return bind_tile_program(std::make_shared<const TileProgram>(builder.finish()), dims, c.out(0).dims);

@@ -68,6 +68,12 @@ std::optional<double> TileBuilder::constant(TileRegister r) const {
 
 TileRegister TileBuilder::apply(const TileFunction& function, std::initializer_list<TileRegister> operands,
                                 const TileParams& params) {
+  DType key = type(*(operands.end() - 1));
+  return apply_as(function, operands, function.gives_bool ? DType::boolean : key, params);
+}
+
+TileRegister TileBuilder::apply_as(const TileFunction& function, std::initializer_list<TileRegister> operands,
+                                   DType result, const TileParams& params) {
   ensure(operands.size() == static_cast<std::size_t>(function.arity), function.name, " given ", operands.size(),
          " operands");
   DType key = type(*(operands.end() - 1));
@@ -75,7 +81,7 @@ TileRegister TileBuilder::apply(const TileFunction& function, std::initializer_l
   if (instruction.loop == nullptr) unsupported_dtype(key);
   std::copy(operands.begin(), operands.end(), instruction.in.begin());
   instruction.arity = function.arity;
-  instruction.out = fresh(function.gives_bool ? DType::boolean : key);
+  instruction.out = fresh(result);
   instruction.params = params;
   program_.code.push_back(instruction);
   return instruction.out;

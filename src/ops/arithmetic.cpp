@@ -195,5 +195,10 @@ const RegisterPointwise mean_op{{.name = "Mean",
                                 {.emit = emit_mean}};
 
 }  // namespace
+
+const TileFunction& tile_add() { return add_tile; }
+const TileFunction& tile_mul() { return mul_tile; }
+const TileFunction& tile_div() { return div_tile; }
+
 }  // namespace backpass
 #endif

@@ -18,6 +18,11 @@ class RegisterPointwise {
   TileOp tile_;
 };
 
+/// Functions that other operators build on.
+const TileFunction& tile_add();
+const TileFunction& tile_mul();
+const TileFunction& tile_div();
+
 /// Contents of output 0 from those of two small integer inputs, which broadcast. nullopt from `f` means not known.
 void propagate_ints(InferContext&, std::optional<Dim> (*f)(const Dim&, const Dim&));
 

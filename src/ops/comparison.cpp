@@ -1,0 +1,154 @@
+// Equal, Greater, GreaterOrEqual, Less, LessOrEqual.
+#include <string>
+
+#include "kernels/simd.hpp"
+#include "ops/broadcast_walk.hpp"
+#include "ops/pointwise.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/comparison.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "kernels/tile_loops.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Equal {
+  template <class T>
+  static HWY_INLINE bool call(T a, T b, const TileParams&) {
+    return a == b;
+  }
+};
+
+struct Greater {
+  template <class T>
+  static HWY_INLINE bool call(T a, T b, const TileParams&) {
+    return a > b;
+  }
+};
+
+struct GreaterOrEqual {
+  template <class T>
+  static HWY_INLINE bool call(T a, T b, const TileParams&) {
+    return a >= b;
+  }
+};
+
+struct Less {
+  template <class T>
+  static HWY_INLINE bool call(T a, T b, const TileParams&) {
+    return a < b;
+  }
+};
+
+struct LessOrEqual {
+  template <class T>
+  static HWY_INLINE bool call(T a, T b, const TileParams&) {
+    return a <= b;
+  }
+};
+
+TileLoop equal(DType t) {
+  return t == DType::boolean ? elements<Equal, std::uint8_t, std::uint8_t, std::uint8_t>
+                             : number_loop<Equal, 2, true>(t);
+}
+TileLoop greater(DType t) { return number_loop<Greater, 2, true>(t); }
+TileLoop greater_or_equal(DType t) { return number_loop<GreaterOrEqual, 2, true>(t); }
+TileLoop less(DType t) { return number_loop<Less, 2, true>(t); }
+TileLoop less_or_equal(DType t) { return number_loop<LessOrEqual, 2, true>(t); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace backpass
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace backpass {
+namespace {
+
+BACKPASS_TILE_FUNCTION(equal, "Equal", 2, true);
+BACKPASS_TILE_FUNCTION(greater, "Greater", 2, true);
+BACKPASS_TILE_FUNCTION(greater_or_equal, "GreaterOrEqual", 2, true);
+BACKPASS_TILE_FUNCTION(less, "Less", 2, true);
+BACKPASS_TILE_FUNCTION(less_or_equal, "LessOrEqual", 2, true);
+
+// ---- Equal, which also compares strings
+
+void infer_equal(InferContext& c) {
+  infer_tile(c);
+  propagate_ints(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> {
+    if (a == b) return Dim(1);
+    Dim difference = a - b;
+    return difference.is_known() ? std::optional<Dim>(0) : std::nullopt;
+  });
+}
+
+Kernel prepare_equal(PrepareContext& c) {
+  if (c.in(0).dtype != DType::string) return prepare_tile(c);
+  BroadcastWalk<2> walk({c.in(0).dims, c.in(1).dims}, c.out(0).dims);
+  return [walk](const KernelArgs& args) {
+    const auto* a = args.in<std::string>(0);
+    const auto* b = args.in<std::string>(1);
+    walk.each([a, b, out = args.out<bool>(0)](std::int64_t o, std::array<std::int64_t, 2> i) {
+      out[o] = a[i[0]] == b[i[1]];
+    });
+  };
+}
+
+const RegisterPointwise equal_op{{.name = "Equal",
+                                  .since = 19,
+                                  .doc = "A == B, broadcasting; strings too.",
+                                  .types = types::numbers | types::boolean | types::strings,
+                                  .infer = infer_equal,
+                                  .prepare = prepare_equal},
+                                 {.function = &equal_tile}};
+
+// ---- Order
+
+// Known only between numbers and extents that differ by a number.
+template <bool (*F)(std::int64_t)>
+void infer_order(InferContext& c) {
+  infer_tile(c);
+  propagate_ints(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> {
+    Dim difference = a - b;
+    if (!difference.is_known()) return std::nullopt;
+    return Dim(F(difference.value()) ? 1 : 0);
+  });
+}
+
+bool positive(std::int64_t x) { return x > 0; }
+bool not_negative(std::int64_t x) { return x >= 0; }
+bool negative(std::int64_t x) { return x < 0; }
+bool not_positive(std::int64_t x) { return x <= 0; }
+
+const RegisterPointwise greater_op{{.name = "Greater",
+                                    .since = 13,
+                                    .doc = "A > B, broadcasting.",
+                                    .types = types::numbers,
+                                    .infer = infer_order<positive>},
+                                   {.function = &greater_tile}};
+const RegisterPointwise greater_or_equal_op{{.name = "GreaterOrEqual",
+                                             .since = 16,
+                                             .doc = "A >= B, broadcasting.",
+                                             .types = types::numbers,
+                                             .infer = infer_order<not_negative>},
+                                            {.function = &greater_or_equal_tile}};
+const RegisterPointwise less_op{{.name = "Less",
+                                 .since = 13,
+                                 .doc = "A < B, broadcasting.",
+                                 .types = types::numbers,
+                                 .infer = infer_order<negative>},
+                                {.function = &less_tile}};
+const RegisterPointwise less_or_equal_op{{.name = "LessOrEqual",
+                                          .since = 16,
+                                          .doc = "A <= B, broadcasting.",
+                                          .types = types::numbers,
+                                          .infer = infer_order<not_positive>},
+                                         {.function = &less_or_equal_tile}};
+
+}  // namespace
+}  // namespace backpass
+#endif
