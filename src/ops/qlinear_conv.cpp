@@ -18,7 +18,8 @@ void check_parameter(InferContext& c, std::size_t input, DType dtype, const Dim*
   bool one = shape.empty() || (shape.size() == 1 && shape[0].is(1));
   c.require(one || (channels != nullptr && shape.size() == 1), "input ", input, " is ", to_string(shape),
             ": expected one number", channels != nullptr ? " or one per output channel" : "");
-  if (!one) c.unify(shape[0], *channels, "quantization parameters against output channels");
+  // An extent that is not known yet may turn out to be 1.
+  if (!one && shape[0].is_known()) c.unify(shape[0], *channels, "quantization parameters against output channels");
 }
 
 void infer(InferContext& c) {

@@ -16,7 +16,7 @@ def i8(*shape):
 
 
 def scale(value, zero, dtype):
-    return np.float32(value), np.array(zero, dtype)
+    return np.array(value, "float32"), np.array(zero, dtype)
 
 
 def centered(x, zero, rows):
