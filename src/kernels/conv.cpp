@@ -193,12 +193,27 @@ void convolve_backward_weights(const ConvGeometry& g, const T* x, const T* dy, T
   }
 }
 
+template <class T>
+void sum_channels(std::int64_t batch, std::int64_t channels, std::int64_t size, const T* dy, T* db) {
+  parallel_for(channels, grain_for(batch * size), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = begin; c < end; ++c) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < batch; ++n) {
+        const T* from = dy + (n * channels + c) * size;
+        for (std::int64_t i = 0; i < size; ++i) sum += from[i];
+      }
+      db[c] = static_cast<T>(sum);
+    }
+  });
+}
+
 #define BACKPASS_INSTANTIATE(T)                                                                   \
   template void im2col<T>(const ConvGeometry&, const T*, T, T*);                                  \
   template void col2im<T>(const ConvGeometry&, const T*, T*);                                     \
   template void convolve<T>(const ConvGeometry&, const T*, const T*, const T*, T*);               \
   template void convolve_backward_data<T>(const ConvGeometry&, const T*, const T*, const T*, T*); \
-  template void convolve_backward_weights<T>(const ConvGeometry&, const T*, const T*, T*);
+  template void convolve_backward_weights<T>(const ConvGeometry&, const T*, const T*, T*);        \
+  template void sum_channels<T>(std::int64_t, std::int64_t, std::int64_t, const T*, T*);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)
 #undef BACKPASS_INSTANTIATE

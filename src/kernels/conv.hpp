@@ -52,4 +52,8 @@ void convolve_backward_data(const ConvGeometry& g, const T* dy, const T* w, cons
 template <class T>
 void convolve_backward_weights(const ConvGeometry& g, const T* x, const T* dy, T* dw);
 
+/// db[channel] = sum of dY over images and positions, in double precision.
+template <class T>
+void sum_channels(std::int64_t batch, std::int64_t channels, std::int64_t size, const T* dy, T* db);
+
 }  // namespace backpass

@@ -1,7 +1,7 @@
 #include "kernels/dnnl_conv.hpp"
 
 #include <algorithm>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -99,23 +99,10 @@ struct Sizes {
   }
 };
 
-/// A copy from one layout to another through scratch memory, when the two differ.
-class Relayout {
- public:
-  Relayout(const Desc& from, const Desc& to) : needed_(from != to), from_(unbound(from)), to_(unbound(to)) {
-    if (needed_) reorder_ = dnnl::reorder(from_, to_);
-  }
-  bool needed() const { return needed_; }
-  void run(const void* source, void* target) {
-    bind(from_, source);
-    bind(to_, target);
-    execute(reorder_, {{DNNL_ARG_FROM, from_.get()}, {DNNL_ARG_TO, to_.get()}});
-  }
-
- private:
-  bool needed_;
-  dnnl::memory from_, to_;
-  dnnl::reorder reorder_;
+/// Where one run finds its operands. Memory objects are costly to make, so they are made once and lent to one run at a
+/// time.
+struct Handles {
+  dnnl::memory x, src, w_plain, w, bias, dst, y, scratchpad;
 };
 
 /// Weights in oneDNN's layout, shared by all shapes of the input that choose the same one.
@@ -125,6 +112,10 @@ std::shared_ptr<const Tensor> shared_weights(const Tensor& constant, const Desc&
     Desc layout;
     std::weak_ptr<const Tensor> memory;
   };
+  struct Kept {
+    Tensor source;  // keeps its address, the key, from meaning other weights
+    Tensor packed;
+  };
   static std::mutex mutex;
   static std::vector<Entry> known;
   std::lock_guard lock(mutex);
@@ -133,8 +124,10 @@ std::shared_ptr<const Tensor> shared_weights(const Tensor& constant, const Desc&
     if (e.source != constant.data() || e.layout != to) continue;
     if (auto memory = e.memory.lock()) return memory;
   }
-  auto memory = std::make_shared<Tensor>(DType::uint8, Dims{static_cast<std::int64_t>(to.get_size())});
-  reorder_now(from, constant.data(), to, memory->mutable_data());
+  Tensor packed(DType::uint8, {static_cast<std::int64_t>(to.get_size())});
+  reorder_now(from, constant.data(), to, packed.mutable_data());
+  auto kept = std::make_shared<const Kept>(Kept{constant, packed});
+  std::shared_ptr<const Tensor> memory(kept, &kept->packed);
   known.push_back({constant.data(), to, memory});
   return memory;
 }
@@ -144,59 +137,92 @@ class Implementation : public DnnlConv {
   using Forward = dnnl::convolution_forward;
 
   Implementation(const Sizes& sizes, const Forward::primitive_desc& pd, const DnnlConvOptions& options)
-      : forward_(pd),
-        into_(options.blocked_in ? pd.src_desc() : plain(sizes.x), pd.src_desc()),
-        weights_(plain(sizes.w), pd.weights_desc()),
-        out_of_(pd.dst_desc(), options.blocked_out ? pd.dst_desc() : plain(sizes.y)),
-        src_(unbound(pd.src_desc())),
-        w_(unbound(pd.weights_desc())),
-        bias_(unbound(plain(sizes.bias))),
-        dst_(unbound(pd.dst_desc())),
-        scratchpad_(unbound(pd.scratchpad_desc())) {
-    if (options.constant_weights != nullptr && weights_.needed()) {
-      packed_ = shared_weights(*options.constant_weights, plain(sizes.w), pd.weights_desc());
+      : pd_(pd),
+        x_(options.blocked_in ? pd.src_desc() : plain(sizes.x)),
+        w_(plain(sizes.w)),
+        y_(options.blocked_out ? pd.dst_desc() : plain(sizes.y)),
+        bias_(plain(sizes.bias)),
+        forward_(pd) {
+    const dnnl::engine& e = dnnl_engine();
+    if (x_ != pd.src_desc()) into_ = dnnl::reorder(dnnl::reorder::primitive_desc(e, x_, e, pd.src_desc()));
+    if (y_ != pd.dst_desc()) out_of_ = dnnl::reorder(dnnl::reorder::primitive_desc(e, pd.dst_desc(), e, y_));
+    if (w_ != pd.weights_desc()) {
+      if (options.constant_weights != nullptr) {
+        packed_ = shared_weights(*options.constant_weights, w_, pd.weights_desc());
+      } else {
+        weights_ = dnnl::reorder(dnnl::reorder::primitive_desc(e, w_, e, pd.weights_desc()));
+      }
     }
     auto take = [&](bool wanted, std::size_t size) {
       std::size_t at = bytes_;
       if (wanted) bytes_ += aligned(size);
       return at;
     };
-    src_at_ = take(into_.needed(), pd.src_desc().get_size());
-    w_at_ = take(weights_.needed() && packed_ == nullptr, pd.weights_desc().get_size());
-    dst_at_ = take(out_of_.needed(), pd.dst_desc().get_size());
+    src_at_ = take(bool(into_), pd.src_desc().get_size());
+    w_at_ = take(bool(weights_), pd.weights_desc().get_size());
+    dst_at_ = take(bool(out_of_), pd.dst_desc().get_size());
     scratchpad_at_ = take(true, pd.scratchpad_desc().get_size());
   }
 
   std::size_t scratch_bytes() const override { return bytes_; }
 
-  void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) override {
-    bind(src_, through(into_, x, scratch + src_at_));
-    bind(w_, packed_ != nullptr ? packed_->data() : through(weights_, w, scratch + w_at_));
-    void* target = out_of_.needed() ? static_cast<void*>(scratch + dst_at_) : y;
-    bind(dst_, target);
-    bind(scratchpad_, scratch + scratchpad_at_);
-    bind(bias_, bias);
-    dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, src_.get()},
-                                   {DNNL_ARG_WEIGHTS, w_.get()},
-                                   {DNNL_ARG_DST, dst_.get()},
-                                   {DNNL_ARG_SCRATCHPAD, scratchpad_.get()},
-                                   {DNNL_ARG_BIAS, bias_.get()}};
+  void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const override {
+    std::unique_ptr<Handles> h = borrow();
+    bind(h->src, into_ ? static_cast<const void*>(scratch + src_at_) : x);
+    if (into_) reorder(into_, h->x, x, h->src);
+    if (packed_ != nullptr) {
+      bind(h->w, packed_->data());
+    } else {
+      bind(h->w, weights_ ? static_cast<const void*>(scratch + w_at_) : w);
+      if (weights_) reorder(weights_, h->w_plain, w, h->w);
+    }
+    bind(h->dst, out_of_ ? static_cast<void*>(scratch + dst_at_) : y);
+    bind(h->scratchpad, scratch + scratchpad_at_);
+    bind(h->bias, bias);
+    dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, h->src.get()},
+                                   {DNNL_ARG_WEIGHTS, h->w.get()},
+                                   {DNNL_ARG_DST, h->dst.get()},
+                                   {DNNL_ARG_SCRATCHPAD, h->scratchpad.get()},
+                                   {DNNL_ARG_BIAS, h->bias.get()}};
     execute(forward_, arguments, bias != nullptr ? 5 : 4);
-    if (out_of_.needed()) out_of_.run(target, y);
+    if (out_of_) {
+      bind(h->y, y);
+      execute(out_of_, {{DNNL_ARG_FROM, h->dst.get()}, {DNNL_ARG_TO, h->y.get()}});
+    }
+    give_back(std::move(h));
   }
 
  private:
-  static const void* through(Relayout& relayout, const void* source, std::byte* buffer) {
-    if (!relayout.needed()) return source;
-    relayout.run(source, buffer);
-    return buffer;
+  static void reorder(const dnnl::reorder& r, dnnl::memory& from, const void* source, dnnl::memory& to) {
+    bind(from, source);
+    execute(r, {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, to.get()}});
   }
 
+  std::unique_ptr<Handles> borrow() const {
+    std::lock_guard lock(mutex_);
+    if (idle_.empty()) {
+      return std::make_unique<Handles>(Handles{unbound(x_), unbound(pd_.src_desc()), unbound(w_),
+                                               unbound(pd_.weights_desc()), unbound(bias_), unbound(pd_.dst_desc()),
+                                               unbound(y_), unbound(pd_.scratchpad_desc())});
+    }
+    std::unique_ptr<Handles> h = std::move(idle_.back());
+    idle_.pop_back();
+    return h;
+  }
+
+  void give_back(std::unique_ptr<Handles> h) const {
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(h));
+  }
+
+  Forward::primitive_desc pd_;
+  Desc x_, w_, y_, bias_;
   Forward forward_;
-  Relayout into_, weights_, out_of_;
-  dnnl::memory src_, w_, bias_, dst_, scratchpad_;
+  dnnl::reorder into_, weights_, out_of_;  // empty where layouts agree
   std::shared_ptr<const Tensor> packed_;
   std::size_t bytes_ = 0, src_at_ = 0, w_at_ = 0, dst_at_ = 0, scratchpad_at_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Handles>> idle_;
 };
 
 }  // namespace

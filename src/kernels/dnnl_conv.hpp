@@ -30,8 +30,8 @@ class DnnlConv {
   virtual ~DnnlConv() = default;
   /// 64-byte aligned memory that run() needs.
   virtual std::size_t scratch_bytes() const = 0;
-  /// `w` may be null when the weights are constant, `bias` when there is none. Not for two threads at once.
-  virtual void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) = 0;
+  /// `w` may be null when the weights are constant, `bias` when there is none. Threads may run it at the same time.
+  virtual void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const = 0;
 };
 
 }  // namespace backpass

@@ -214,7 +214,14 @@ std::shared_ptr<const PackedMatrix<T>> shared_packed(const Tensor& constant, boo
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto& entry = known[{constant.data(), transposed, k, n}];
   if (auto packed = entry.lock()) return packed;
-  auto packed = std::make_shared<const PackedMatrix<T>>(transposed, k, n, constant.as<T>(), transposed ? k : n);
+  // Holding on to the source keeps its address, the key, from meaning another matrix.
+  struct Kept {
+    Tensor source;
+    PackedMatrix<T> packed;
+  };
+  auto kept = std::make_shared<const Kept>(
+      Kept{constant, PackedMatrix<T>(transposed, k, n, constant.as<T>(), transposed ? k : n)});
+  std::shared_ptr<const PackedMatrix<T>> packed(kept, &kept->packed);
   entry = packed;
   return packed;
 }

@@ -50,6 +50,25 @@ void check_conv_bias(InferContext& c, std::size_t input, const Dim& channels) {
   c.unify(bias[0], channels, "elements of the bias against output channels");
 }
 
+void infer_conv_gradient(InferContext& c, const Dim& channels) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    c.require(c.dtype(i) == c.dtype(0), "input ", i, " has element type ", name_of(c.dtype(i)), ": expected ",
+              name_of(c.dtype(0)));
+    if (c.has_output(i)) c.set_dtype(i, c.dtype(0));
+  }
+  const Shape& dy = c.shape(0);
+  const Shape& x = c.shape(1);
+  const Shape& w = c.shape(2);
+  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2 && w.size() == x.size() && dy.size() == x.size(),
+            "dY, X and W are ", to_string(dy), ", ", to_string(x), " and ", to_string(w),
+            ": expected [batch, channels, spatial...] with the same number of axes");
+  c.unify(dy[0], x[0], "batch of dY and X");
+  c.unify(dy[1], channels, "channels of dY against the weights");
+  if (c.has_output(0)) c.set_shape(0, x);
+  if (c.has_output(1)) c.set_shape(1, w);
+  if (c.has_output(2)) c.set_shape(2, {channels});
+}
+
 ConvGeometry conv_geometry(const Node& node, const Dims& x, const Dims& w, const Dims& y) {
   ConvGeometry g;
   g.batch = x[0];

@@ -83,10 +83,7 @@ void infer(InferContext& c) {
 }
 
 /// Sizes of the convolution that this one transposes: its input is our output.
-ConvGeometry transposed_geometry(PrepareContext& c) {
-  const Dims& x = c.in(0).dims;
-  const Dims& w = c.in(1).dims;
-  const Dims& y = c.out(0).dims;
+ConvGeometry transposed_geometry(const PrepareContext& c, const Dims& x, const Dims& w, const Dims& y) {
   ConvGeometry g;
   g.batch = x[0];
   g.groups = c.node.attr_int("group", 1);
@@ -109,7 +106,7 @@ ConvGeometry transposed_geometry(PrepareContext& c) {
 }
 
 Kernel prepare(PrepareContext& c) {
-  ConvGeometry g = transposed_geometry(c);
+  ConvGeometry g = transposed_geometry(c, c.in(0).dims, c.in(1).dims, c.out(0).dims);
   bool has_bias = c.has_input(2);
   Kernel kernel;
   visit_real(c.in(0).dtype, [&]<class T>() {
@@ -128,6 +125,40 @@ const Register conv_transpose{{.name = "ConvTranspose",
                                .infer = infer,
                                .prepare = prepare,
                                .half_through_float = true}};
+
+// ---- Gradient: inputs dY, X, W; outputs dX, dW, dB, each optional.
+
+Kernel prepare_gradient(PrepareContext& c) {
+  ConvGeometry g = transposed_geometry(c, c.in(1).dims, c.in(2).dims, c.in(0).dims);
+  bool has_dx = c.has_output(0);
+  bool has_dw = c.has_output(1);
+  bool has_db = c.has_output(2);
+  Kernel kernel;
+  visit_real(c.in(0).dtype, [&]<class T>() {
+    kernel = [=](const KernelArgs& args) {
+      const T* dy = args.in<T>(0);
+      if (has_dx) convolve<T>(g, dy, args.in<T>(2), nullptr, args.out<T>(0));
+      if (has_dw) convolve_backward_weights<T>(g, dy, args.in<T>(1), args.out<T>(1));
+      if (has_db) sum_channels<T>(g.batch, g.groups * g.in_channels, g.in_size(), dy, args.out<T>(2));
+    };
+  });
+  return kernel;
+}
+
+void infer_gradient(InferContext& c) {
+  infer_conv_gradient(c, c.shape(2).size() < 2 ? Dim(0) : c.shape(2)[1] * c.node.attr_int("group", 1));
+}
+
+const Register conv_transpose_grad{{.name = "ConvTransposeGrad",
+                                    .domain = "com.microsoft",
+                                    .since = 1,
+                                    .doc = "gradients of ConvTranspose with respect to input, weights and bias",
+                                    .inputs = {3, 3},
+                                    .outputs = {1, 3},
+                                    .types = types::floats,
+                                    .infer = infer_gradient,
+                                    .prepare = prepare_gradient,
+                                    .half_through_float = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -24,6 +24,13 @@ Shape matmul_shape(InferContext& c, Shape a, Shape b) {
   return y;
 }
 
+Shape permuted(const Shape& shape, const std::vector<std::int64_t>& perm) {
+  if (perm.empty()) return shape;
+  Shape result;
+  for (std::int64_t axis : perm) result.push_back(shape[static_cast<std::size_t>(axis)]);
+  return result;
+}
+
 StridedView StridedView::of(const Dims& dims) { return {dims, strides_of(dims)}; }
 
 StridedView StridedView::permuted(const std::vector<std::int64_t>& perm) const {

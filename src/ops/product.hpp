@@ -14,6 +14,9 @@ namespace backpass {
 /// numpy.matmul's result for operands of these shapes (after any transposition); operand names only serve messages.
 Shape matmul_shape(InferContext&, Shape a, Shape b);
 
+/// The extents in another order; an empty perm changes nothing.
+Shape permuted(const Shape& shape, const std::vector<std::int64_t>& perm);
+
 /// A tensor read through strides, as a transposition leaves it.
 struct StridedView {
   Dims dims;

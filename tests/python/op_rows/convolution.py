@@ -50,6 +50,40 @@ def deform_conv(
     return out if bias is None else out + bias[None, :, None, None]
 
 
+def _torch_conv(rank, transposed=False):
+    from torch.nn import functional
+
+    return getattr(functional, f"conv_transpose{rank}d" if transposed else f"conv{rank}d")
+
+
+def _gradients(function, dy, x, w, attrs, channels):
+    import torch
+
+    rank = x.ndim - 2
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    bias = torch.zeros(channels, dtype=x.dtype, requires_grad=True)
+    pads = attrs.get("pads", [0] * (2 * rank))
+    assert pads[:rank] == pads[rank:]
+    y = function(
+        x,
+        w,
+        bias,
+        stride=attrs.get("strides", 1),
+        padding=pads[:rank],
+        dilation=attrs.get("dilations", 1),
+        groups=attrs.get("group", 1),
+    )
+    return torch.autograd.grad(y, [x, w, bias], dy)
+
+
+def conv_grad(dy, x, w, **attrs):
+    return _gradients(_torch_conv(x.ndim - 2), dy, x, w, attrs, w.shape[0])
+
+
+def conv_transpose_grad(dy, x, w, **attrs):
+    return _gradients(_torch_conv(x.ndim - 2, True), dy, x, w, attrs, dy.shape[1])
+
+
 CONV_SETS = [
     case((2, 3, 7, 9), (4, 3, 3, 3), (4,), pads=[1, 1, 1, 1]),
     case((1, 8, 6, 6), (16, 8, 3, 3), strides=[2, 2], pads=[0, 1, 2, 1]),
@@ -221,5 +255,31 @@ ROWS = [
         dtypes=("float32", "float16", "bfloat16"),
         outputs=2,
         tol={"float32": (2e-5, 2e-6), "float16": (5e-3, 5e-3), "bfloat16": (5e-2, 5e-2)},
+    ),
+    Row(
+        "ConvGrad",
+        [
+            case((2, 4, 7, 9), (2, 3, 7, 9), (4, 3, 3, 3), pads=[1, 1, 1, 1]),
+            case((1, 6, 7), (1, 4, 11), (6, 2, 3), group=2, dilations=[2]),
+            case((1, 4, 3, 4), (1, 2, 6, 7), (4, 2, 2, 3), strides=[2, 2], pads=[0, 1, 0, 1]),
+            case((1, 3, 5, 5), (1, 8, 5, 5), (3, 8, 1, 1)),
+        ],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=from_torch(conv_grad),
+        outputs=3,
+        tol=LONG_SUMS,
+    ),
+    Row(
+        "ConvTransposeGrad",
+        [
+            case((2, 4, 6, 7), (2, 3, 4, 5), (3, 4, 3, 3)),
+            case((1, 4, 9, 8), (1, 4, 5, 3), (4, 2, 3, 2), group=2, strides=[2, 3], pads=[1, 0, 1, 0]),
+        ],
+        dtypes=("float32", "float64"),
+        domain="com.microsoft",
+        oracle=from_torch(conv_transpose_grad),
+        outputs=3,
+        tol=LONG_SUMS,
     ),
 ]

@@ -32,6 +32,19 @@ def qlinear_matmul(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
     return np.clip(scaled, limits.min, limits.max).astype(y_zero.dtype)
 
 
+def fused_matmul(a, b, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):  # noqa: N803
+    if transBatchA:
+        a = np.moveaxis(a, 0, -2)
+    if transBatchB:
+        b = np.moveaxis(b, 0, -2)
+    return alpha * np.matmul(np.swapaxes(a, -1, -2) if transA else a, np.swapaxes(b, -1, -2) if transB else b)
+
+
+def fused_gemm(a, b, c, transB=0, alpha=1.0, activation="", activation_alpha=0.0):  # noqa: N803
+    y = alpha * a @ (b.T if transB else b) + c
+    return np.where(y < 0, activation_alpha * y, y).astype(a.dtype)
+
+
 ROWS = [
     Row(
         "MatMul",
@@ -140,5 +153,34 @@ ROWS = [
         ],
         oracle=lambda a, sa, za, b, sb, zb, sy, zy: qlinear_matmul(a, sa[:, None], za[:, None], b, sb, zb, sy, zy),
         name="QLinearMatMul-per-row",
+    ),
+    *[
+        Row(
+            op,
+            [
+                ((2, 3, 4), (2, 4, 5)),
+                case((2, 4, 3), (2, 5, 4), transA=1, transB=1, alpha=0.5),
+                case((6, 2, 4), (2, 4, 5), transBatchA=1),
+                case((4, 2, 6), (2, 4, 5), transBatchA=1, transA=1),
+                case((2, 3, 7, 6), (7, 2, 3, 5), transA=1, transBatchB=1),
+                case((16, 2, 3, 8), (9, 2, 3, 8), transBatchA=1, transBatchB=1, transB=1),
+                case((5,), (5, 4)),
+                case((3, 4), const([[0.5] * 4] * 5, "row"), transB=1),
+            ],
+            domain="com.microsoft",
+            dtypes=FLOATS,
+            oracle=fused_matmul,
+            tol=LONG_SUMS,
+        )
+        for op in ("FusedMatMul", "TransposeMatMul")
+    ],
+    Row(
+        "FusedGemm",
+        [
+            case((3, 4), (4, 5), (5,), activation="Relu"),
+            case((3, 4), (5, 4), (5,), transB=1, alpha=0.5, activation="LeakyRelu", activation_alpha=0.25),
+        ],
+        domain="com.microsoft",
+        oracle=fused_gemm,
     ),
 ]

@@ -1,6 +1,23 @@
 """Pooling."""
 
-from op_case import FLOATS, Row, case, data
+import numpy as np
+from op_case import FLOATS, Row, case, const, data
+from op_oracle import from_torch
+
+
+def max_pool_grad(dy, indices, x, **_):
+    dx = np.zeros(x.size, dy.dtype)
+    np.add.at(dx, indices.ravel(), dy.ravel())
+    return dx.reshape(x.shape)
+
+
+def average_pool_grad(dy, x, kernel_shape, strides, pads=(0, 0, 0, 0), count_include_pad=0):
+    import torch
+
+    x = x.clone().requires_grad_()
+    y = torch.nn.functional.avg_pool2d(x, kernel_shape, strides, pads[:2], count_include_pad=bool(count_include_pad))
+    return torch.autograd.grad(y, x, dy)
+
 
 WINDOWS = [
     case((2, 3, 7, 9), kernel_shape=[3, 2]),
@@ -83,5 +100,26 @@ ROWS = [
         opset=(7, 13),
         oracle="ort",
         grad=[0],
+    ),
+    # The last input only tells the extents of X.
+    Row(
+        "MaxPoolGrad",
+        [
+            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), (1, 1, 4, 4), kernel_shape=[2, 2], strides=[2, 2]),
+            case((1, 1, 3, 3), const([[[[5, 5, 7], [5, 5, 7], [13, 13, 15]]]]), (1, 1, 4, 4), kernel_shape=[2, 2]),
+        ],
+        dtypes=FLOATS,
+        oracle=max_pool_grad,
+        opset=16,
+    ),
+    Row(
+        "AveragePoolGrad",
+        [
+            case((1, 2, 5, 4), (1, 2, 9, 8), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+            case((1, 2, 4, 4), (1, 2, 8, 9), kernel_shape=[2, 3], strides=[2, 2], count_include_pad=1),
+        ],
+        dtypes=FLOATS,
+        oracle=from_torch(average_pool_grad),
+        opset=16,
     ),
 ]

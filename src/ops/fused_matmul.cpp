@@ -1,0 +1,63 @@
+// com.microsoft FusedMatMul and TransposeMatMul: matrix product of operands transposed on the way, times alpha.
+#include <numeric>
+
+#include "ops/op.hpp"
+#include "ops/product.hpp"
+
+namespace backpass {
+namespace {
+
+/// The axes in the order the product sees them. transBatch moves the first axis behind the batch axes, trans swaps the
+/// last two.
+std::vector<std::int64_t> permutation(const Node& node, std::size_t rank, bool left) {
+  std::vector<std::int64_t> perm(rank);
+  std::iota(perm.begin(), perm.end(), 0);
+  if (rank < 2) return perm;
+  if (node.attr_int(left ? "transBatchA" : "transBatchB", 0) != 0) {
+    for (std::size_t i = 0; i + 2 < rank; ++i) perm[i] = static_cast<std::int64_t>(i) + 1;
+    perm[rank - 2] = 0;
+  }
+  if (node.attr_int(left ? "transA" : "transB", 0) != 0) std::swap(perm[rank - 2], perm[rank - 1]);
+  return perm;
+}
+
+void infer(InferContext& c) {
+  c.require(c.dtype(0) == c.dtype(1), "operands have different element types: got ", name_of(c.dtype(0)), " and ",
+            name_of(c.dtype(1)));
+  c.set_dtype(0, c.dtype(0));
+  Shape a = permuted(c.shape(0), permutation(c.node, c.rank(0), true));
+  Shape b = permuted(c.shape(1), permutation(c.node, c.rank(1), false));
+  c.set_shape(0, matmul_shape(c, std::move(a), std::move(b)));
+}
+
+Kernel prepare(PrepareContext& c) {
+  Product product;
+  product.alpha = c.node.attr_float("alpha", 1);
+  product.constant_b = c.in(1).constant;
+  product.batch = plan_product(StridedView::of(c.in(0).dims).permuted(permutation(c.node, c.in(0).dims.size(), true)),
+                               StridedView::of(c.in(1).dims).permuted(permutation(c.node, c.in(1).dims.size(), false)),
+                               StridedView::of(c.out(0).dims));
+  return product_kernel(c.in(0).dtype, std::move(product));
+}
+
+constexpr OpDef kDefinition{.name = "FusedMatMul",
+                            .domain = "com.microsoft",
+                            .since = 1,
+                            .doc = "alpha * A' B' with numpy's batch rules, operands optionally transposed",
+                            .inputs = {2, 2},
+                            .types = types::floats,
+                            .infer = infer,
+                            .prepare = prepare,
+                            .half_through_float = true};
+
+OpDef renamed(std::string_view name) {
+  OpDef def = kDefinition;
+  def.name = name;
+  return def;
+}
+
+const Register fused_matmul{kDefinition};
+const Register transpose_matmul{renamed("TransposeMatMul")};
+
+}  // namespace
+}  // namespace backpass
