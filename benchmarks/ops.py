@@ -45,8 +45,11 @@ def rival_seconds(row: op_case.Row, dtype: str, threads: int, budget: float) -> 
 
 def measure(row: op_case.Row, dtype: str, threads: int, budget: float) -> str:
     item = op_case.instance(row, dtype, row.bench_case, row.opsets[0])
-    session = backpass.InferenceSession(item.model().SerializeToString(), num_threads=threads)
-    ours = median_seconds(lambda: session.run(None, item.feeds), budget)
+    try:
+        session = backpass.InferenceSession(item.model().SerializeToString(), num_threads=threads)
+        ours = median_seconds(lambda: session.run(None, item.feeds), budget)
+    except backpass.Error as e:
+        return f"{row.label:24} {dtype:9} {e}"
     theirs, why = rival_seconds(row, dtype, threads, budget)
     rival = f"{theirs * 1e6:10.1f} {ours / theirs:6.2f}" if theirs else f"{'-':>10} {'-':>6}  onnxruntime: {why[:60]}"
     return f"{row.label:24} {dtype:9} {ours * 1e6:10.1f} {rival}  {item}"

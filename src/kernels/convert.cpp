@@ -7,14 +7,10 @@
 
 #include "backpass/error.hpp"
 #include "kernels/element_cast.hpp"
+#include "kernels/simd.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
-// x86-64: SSE4 as the floor, AVX2, AVX-512.
-#if defined(__x86_64__)
-#define HWY_BASELINE_TARGETS HWY_SSE4
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
-#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/convert.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

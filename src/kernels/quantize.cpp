@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
-#include "backpass/error.hpp"
-#include "support/half.hpp"
+#include "kernels/quantize_loops.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -13,35 +13,34 @@ namespace {
 constexpr std::int64_t kPiece = 1024;  // elements; packed elements of a piece end with a byte
 constexpr std::int64_t kGrain = 16 * kPiece;
 
-// Rounds to the nearest integer, ties to even, what lies in [-2^21, 2^21]; the rest (which saturates anyway) is clamped
-// to that. NaN becomes the lower end.
-inline float round_near(float x) {
-  constexpr float limit = 0x1p21F;
-  constexpr float shift = 0x1.8p23F;
-  x = x > -limit ? x : -limit;
-  x = x < limit ? x : limit;
-  return (x + shift) - shift;
-}
+// To a 16-bit precision and back.
+class StorageRounding {
+ public:
+  explicit StorageRounding(DType precision) : is_needed_(precision != DType::float32) {
+    if (!is_needed_) return;
+    narrow_ = convert_loop(DType::float32, precision);
+    widen_ = convert_loop(precision, DType::float32);
+  }
+  void operator()(float* x, std::int64_t n) const {
+    if (!is_needed_) return;
+    alignas(64) std::uint16_t stored[kPiece];
+    for (std::int64_t begin = 0; begin < n; begin += kPiece) {
+      const std::int64_t count = std::min(kPiece, n - begin);
+      narrow_(x + begin, stored, count);
+      widen_(stored, x + begin, count);
+    }
+  }
 
-inline float saturated(float quotient, float zero_point, QuantizedRange range) {
-  const float y = round_near(quotient) + zero_point;
-  return std::min(std::max(y, range.low), range.high);
-}
-
-template <class H>
-void round_to_storage(float* x, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(H(x[i]));
-}
-
-void round_to(DType precision, float* x, std::int64_t n) {
-  if (precision == DType::float16) round_to_storage<Half>(x, n);
-  if (precision == DType::bfloat16) round_to_storage<BFloat16>(x, n);
-}
+ private:
+  bool is_needed_;
+  ConvertLoop narrow_ = nullptr;
+  ConvertLoop widen_ = nullptr;
+};
 
 // Scales and zero points (zeros when there are none) as floats, in the scratch memory.
 struct Parameters {
-  const float* scale;
-  const float* zero_point;
+  float* scale;
+  float* zero_point;
 };
 
 Parameters parameters(const QuantizeSpec& spec, DType quantized, const void* scale, const void* zero_point,
@@ -57,41 +56,11 @@ Parameters parameters(const QuantizeSpec& spec, DType quantized, const void* sca
   return {scales, zeros};
 }
 
-void divide(float* x, std::int64_t n, const float* scale, std::int64_t step) {
-  if (step == 0) {
-    const float s = *scale;
-    for (std::int64_t i = 0; i < n; ++i) x[i] /= s;
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) x[i] /= scale[i];
-  }
-}
-
-void saturate_run(float* x, std::int64_t n, const float* zero_point, std::int64_t step, QuantizedRange range) {
-  if (step == 0) {
-    const float z = *zero_point;
-    for (std::int64_t i = 0; i < n; ++i) x[i] = saturated(x[i], z, range);
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) x[i] = saturated(x[i], zero_point[i], range);
-  }
-}
-
 // Float formats: a zero point of zero must not turn -0 into 0.
 void shift_run(float* x, std::int64_t n, const float* zero_point, std::int64_t step) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float z = zero_point[i * step];
     if (z != 0) x[i] += z;
-  }
-}
-
-void dequantize_run(float* x, std::int64_t n, Parameters p, std::int64_t index, std::int64_t step) {
-  const float* scale = p.scale + index;
-  const float* zero_point = p.zero_point + index;
-  if (step == 0) {
-    const float s = *scale;
-    const float z = *zero_point;
-    for (std::int64_t i = 0; i < n; ++i) x[i] = (x[i] - z) * s;
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) x[i] = (x[i] - zero_point[i]) * scale[i];
   }
 }
 
@@ -111,6 +80,31 @@ void for_each_piece(const QuantizeSpec& spec, const void* x, void* y, const F& s
       encode.serial(values, static_cast<std::byte*>(y) + first * out_bits / 8, count);
     }
   });
+}
+
+// Elements of whole bytes: one pass, no conversion around it.
+void run_directly(const QuantizeSpec& spec, QuantizeRun loop, const void* x, void* y, Parameters p,
+                  QuantizedRange range) {
+  const std::int64_t in_bytes = bit_width(spec.from) / 8;
+  const std::int64_t out_bytes = bit_width(spec.to) / 8;
+  parallel_for(spec.size, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    spec.layout.for_each_run(begin, end, [&](std::int64_t at, std::int64_t n, std::int64_t index, std::int64_t step) {
+      loop(static_cast<const std::byte*>(x) + at * in_bytes, static_cast<std::byte*>(y) + at * out_bytes, n,
+           p.scale + index, p.zero_point + index, step, range);
+    });
+  });
+}
+
+QuantizeRun direct_quantize(const QuantizeLoops& loops, const QuantizeSpec& spec) {
+  if (spec.from != DType::float32 || spec.precision != DType::float32) return nullptr;
+  if (spec.to == DType::uint8) return loops.to_uint8;
+  return spec.to == DType::int8 ? loops.to_int8 : nullptr;
+}
+
+QuantizeRun direct_dequantize(const QuantizeLoops& loops, const QuantizeSpec& spec) {
+  if (spec.to != DType::float32) return nullptr;
+  if (spec.from == DType::uint8) return loops.from_uint8;
+  return spec.from == DType::int8 ? loops.from_int8 : nullptr;
 }
 
 }  // namespace
@@ -144,44 +138,58 @@ std::size_t quantize_scratch_bytes(const QuantizeSpec& spec) {
 
 void quantize(const QuantizeSpec& spec, const void* x, const void* scale, const void* zero_point, void* y,
               void* scratch) {
+  const QuantizeLoops loops = quantize_loops();
+  const StorageRounding round(spec.precision);
   const Parameters p = parameters(spec, spec.to, scale, zero_point, scratch);
+  round(p.scale, spec.scale_count);
   const QuantizedRange range = quantized_range(spec.to);
-  const bool to_integer = range.high > 0;
-  round_to(spec.precision, static_cast<float*>(scratch), spec.scale_count);
+  if (QuantizeRun loop = direct_quantize(loops, spec)) return run_directly(spec, loop, x, y, p, range);
   for_each_piece(spec, x, y, [&](float* values, std::int64_t first, std::int64_t count) {
-    round_to(spec.precision, values, count);
-    spec.layout.for_each_run(first, first + count,
-                             [&](std::int64_t at, std::int64_t n, std::int64_t index, std::int64_t step) {
-                               float* run = values + (at - first);
-                               divide(run, n, p.scale + index, step);
-                               round_to(spec.precision, run, n);
-                               if (to_integer) {
-                                 saturate_run(run, n, p.zero_point + index, step, range);
-                               } else {
-                                 shift_run(run, n, p.zero_point + index, step);
-                               }
-                             });
+    round(values, count);
+    const auto step_run = [&](std::int64_t at, std::int64_t n, std::int64_t index, std::int64_t step) {
+      float* run = values + (at - first);
+      loops.divide(run, run, n, p.scale + index, p.zero_point + index, step, range);
+      round(run, n);
+      if (range.high > 0) {
+        loops.saturate(run, run, n, p.scale + index, p.zero_point + index, step, range);
+      } else {
+        shift_run(run, n, p.zero_point + index, step);
+      }
+    };
+    spec.layout.for_each_run(first, first + count, step_run);
   });
 }
 
 void dequantize(const QuantizeSpec& spec, const void* x, const void* scale, const void* zero_point, void* y,
                 void* scratch) {
+  const QuantizeLoops loops = quantize_loops();
   const Parameters p = parameters(spec, spec.from, scale, zero_point, scratch);
+  if (QuantizeRun loop = direct_dequantize(loops, spec)) return run_directly(spec, loop, x, y, p, {});
   for_each_piece(spec, x, y, [&](float* values, std::int64_t first, std::int64_t count) {
-    spec.layout.for_each_run(first, first + count,
-                             [&](std::int64_t at, std::int64_t n, std::int64_t index, std::int64_t step) {
-                               dequantize_run(values + (at - first), n, p, index, step);
-                             });
+    const auto step_run = [&](std::int64_t at, std::int64_t n, std::int64_t index, std::int64_t step) {
+      float* run = values + (at - first);
+      loops.dequantize(run, run, n, p.scale + index, p.zero_point + index, step, {});
+    };
+    spec.layout.for_each_run(first, first + count, step_run);
   });
 }
 
-void quantize_uint8(const float* x, float scale, std::uint8_t zero_point, std::uint8_t* y, std::int64_t n) {
-  const auto z = static_cast<float>(zero_point);
+QuantizedRange range_with_zero(const float* x, std::int64_t n) {
+  std::vector<QuantizedRange> parts(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
   parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      y[i] = static_cast<std::uint8_t>(static_cast<int>(saturated(x[i] / scale, z, {0, 255})));
-    }
+    parts[static_cast<std::size_t>(begin / kGrain)] = range_of_block(x + begin, end - begin);
   });
+  QuantizedRange all;
+  for (const QuantizedRange& part : parts) {
+    all = {std::min(all.low, part.low), std::max(all.high, part.high)};
+  }
+  return all;
+}
+
+void quantize_uint8(const float* x, float scale, std::uint8_t zero_point, std::uint8_t* y, std::int64_t n) {
+  const QuantizeSpec spec{.from = DType::float32, .scale = DType::float32, .to = DType::uint8, .size = n};
+  float scratch[2];
+  quantize(spec, x, &scale, &zero_point, y, scratch);
 }
 
 }  // namespace backpass

@@ -54,6 +54,9 @@ struct QuantizedRange {
 };
 QuantizedRange quantized_range(DType);
 
+/// Smallest and largest of the elements and 0. NaNs are passed over.
+QuantizedRange range_with_zero(const float* x, std::int64_t n);
+
 /// One scale and zero point: float32 to an unsigned byte.
 void quantize_uint8(const float* x, float scale, std::uint8_t zero_point, std::uint8_t* y, std::int64_t n);
 

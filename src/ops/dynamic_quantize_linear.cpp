@@ -15,25 +15,11 @@ void infer(InferContext& c) {
   c.set_shape(0, c.shape(0));
 }
 
-struct Range {
-  float low = 0;  // the range always holds 0
-  float high = 0;
-};
-
-Range range_of(const float* x, std::int64_t n) {
-  Range r;
-  for (std::int64_t i = 0; i < n; ++i) {
-    r.low = std::min(r.low, x[i]);
-    r.high = std::max(r.high, x[i]);
-  }
-  return r;
-}
-
 Kernel prepare(PrepareContext& c) {
   const std::int64_t n = c.in(0).size();
   return [=](const KernelArgs& args) {
     const auto* x = args.in<float>(0);
-    const Range range = range_of(x, n);
+    const QuantizedRange range = range_with_zero(x, n);
     const float scale = range.low == range.high ? 1.0F : (range.high - range.low) / 255.0F;
     const float zero = std::min(std::max(std::nearbyint(0.0F - range.low / scale), 0.0F), 255.0F);
     const auto zero_point = static_cast<std::uint8_t>(zero);

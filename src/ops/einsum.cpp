@@ -129,7 +129,11 @@ void infer(InferContext& c) {
     for (std::size_t k = 0; k < ranks[i]; ++k) {
       const Dim& d = c.shape(i)[k];
       auto [at, is_new] = extents.try_emplace(labels.terms[i][k], d);
-      if (!is_new && !d.is(1)) at->second = at->second.is(1) ? d : c.unify(at->second, d, "extents of one label");
+      if (is_new) continue;
+      // Under the ellipsis unlike symbols may broadcast; a letter stands for one extent.
+      at->second = labels.terms[i][k] >= kFirstEllipsisLabel || d.is(1) || at->second.is(1)
+                       ? rules::broadcast(c, {at->second}, {d})[0]
+                       : c.unify(at->second, d, "extents of one label");
     }
   }
   Shape shape;

@@ -34,9 +34,7 @@ bool runs_to_the_end(const InferContext& c, const Graph& body) {
   while (condition->producer != nullptr && condition->producer->op == "Identity" &&
          condition->producer->domain.empty() && condition->producer->input(0) != nullptr)
     condition = condition->producer->input(0);
-  auto is_true = [](const Tensor* t) {
-    return t != nullptr && t->dtype() == DType::boolean && t->size() == 1 && *t->as<bool>();
-  };
+  auto is_true = [](const Tensor* t) { return t != nullptr && is_truth(*t) && *t->as<bool>(); };
   if (!is_true(c.constant(1))) return false;
   return condition == body.inputs[1] || (condition->constant && is_true(&*condition->constant));
 }
@@ -51,10 +49,6 @@ Dim iterations(InferContext& c, const Graph& body) {
 
 void infer(InferContext& c) {
   const Graph& body = checked_body(c.node);
-  if (c.has_input(0))
-    c.require(c.dtype(0) == DType::int64, "trip count: got ", name_of(c.dtype(0)), ", expected int64");
-  if (c.has_input(1))
-    c.require(c.dtype(1) == DType::boolean, "condition: got ", name_of(c.dtype(1)), ", expected bool");
   std::vector<Type> initial;
   for (std::size_t i = kLeading; i < c.node.inputs.size(); ++i)
     initial.push_back(c.has_input(i) ? c.type(i) : body.inputs[i]->type);
@@ -72,6 +66,10 @@ void infer(InferContext& c) {
     if (scan.shape) scan.shape->insert(scan.shape->begin(), count);
     c.set_type(variables + i, std::move(scan));
   }
+  if (c.has_input(0))
+    c.require(c.dtype(0) == DType::int64, "trip count: got ", name_of(c.dtype(0)), ", expected int64");
+  if (c.has_input(1))
+    c.require(c.dtype(1) == DType::boolean, "condition: got ", name_of(c.dtype(1)), ", expected bool");
 }
 
 Tensor boolean(bool value) { return Tensor::from<bool>(DType::boolean, {}, std::array<bool, 1>{value}); }

@@ -11,12 +11,17 @@ bool is_one_element(const Shape& shape) {
   return std::all_of(shape.begin(), shape.end(), [](const Dim& d) { return d.is(1); });
 }
 
+// Symbols are not taken to be equal: a scale of one element serves any input, and a symbol may turn out to be 1.
+void require_equal(const InferContext& c, const Dim& a, const Dim& b, const char* what) {
+  c.require(!a.is_known() || !b.is_known() || a == b, what, ": got ", b.str(), ", expected ", a.str());
+}
+
 void check_block(InferContext& c, const Shape& x, const Shape& scale, std::size_t axis, std::int64_t block) {
   c.require(x.size() == scale.size(), "scale of rank ", scale.size(), ": expected that of the input (", x.size(),
             ") when block_size is given");
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (i != axis) {
-      c.unify(x[i], scale[i], "extent of scale and input");
+      require_equal(c, x[i], scale[i], "extent of scale and input");
     } else if (x[i].is_known() && scale[i].is_known()) {
       c.require(ceil_div(x[i], Dim(block)) == scale[i], "scale of extent ", scale[i].str(), " along axis ", axis,
                 ": expected ", ceil_div(x[i], Dim(block)).str(), ", blocks of ", block, " in ", x[i].str());
@@ -33,7 +38,7 @@ void check_shapes(InferContext& c) {
   const std::size_t axis = c.axis(x.size() == 1 ? 0 : c.node.attr_int("axis", 1), x.size());
   if (block > 0) return check_block(c, x, scale, axis, block);
   c.require(scale.size() == 1, "scale of rank ", scale.size(), ": expected 0 or 1 when block_size is not given");
-  c.unify(x[axis], scale[0], "extent of the quantized axis and number of scales");
+  require_equal(c, x[axis], scale[0], "number of scales for the quantized axis");
 }
 
 }  // namespace
@@ -46,7 +51,7 @@ void check_quantization(InferContext& c) {
   if (is_one_element(scale) && is_one_element(zero)) return;
   c.require(scale.size() == zero.size(), "zero point of shape ", to_string(zero), ": expected that of the scale, ",
             to_string(scale));
-  for (std::size_t i = 0; i < scale.size(); ++i) c.unify(scale[i], zero[i], "extent of scale and zero point");
+  for (std::size_t i = 0; i < scale.size(); ++i) require_equal(c, scale[i], zero[i], "extent of zero point and scale");
 }
 
 DType dtype_attribute(InferContext& c, const char* key, DTypeSet allowed, DType otherwise) {

@@ -61,6 +61,7 @@ void drop_axis(Type& type, std::size_t axis) {
 // `length`.
 Type slice_type(InferContext& c, const Plan& p, std::size_t i, std::optional<Dim>& batch, std::optional<Dim>& length) {
   Type type = c.type(p.first + p.states + i);
+  if (type.kind == Type::Kind::unknown) return type;
   c.require(type.is_tensor(), "scan input ", i, ": got ", type.str(), ", expected a tensor");
   if (!type.shape) return type;
   auto take_axis = [&](std::size_t axis, std::optional<Dim>& extent, std::string_view what) {

@@ -195,9 +195,10 @@ Tensor empty_scan_output(const Type& element, std::size_t axis) {
   return {element.dtype, std::move(dims)};
 }
 
+bool is_truth(const Tensor& tensor) { return tensor.dtype() == DType::boolean && tensor.size() == 1; }
+
 bool truth(const ComputeContext& context, const RuntimeValue& value, std::string_view what) {
-  const bool good = value.is_tensor() && value.tensor.dtype() == DType::boolean && value.tensor.size() == 1;
-  context.require(good, what, ": expected a bool tensor with one element");
+  context.require(value.is_tensor() && is_truth(value.tensor), what, ": expected a bool tensor with one element");
   return *value.tensor.as<bool>();
 }
 

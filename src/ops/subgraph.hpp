@@ -51,6 +51,9 @@ IterationTypes iteration_types(InferContext& context, std::vector<Type> initial,
 /// are 0.
 Tensor empty_scan_output(const Type& element, std::size_t axis);
 
+/// Whether this is a bool tensor with one element.
+bool is_truth(const Tensor& tensor);
+
 /// One truth value. InvalidInput when the tensor is not a bool with one
 /// element.
 bool truth(const ComputeContext& context, const RuntimeValue& value, std::string_view what);

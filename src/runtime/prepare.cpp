@@ -1,29 +1,20 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/convert.hpp"
 #include "runtime/evaluate.hpp"
-#include "support/half.hpp"
-#include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
 
 bool is_half(DType t) { return t == DType::float16 || t == DType::bfloat16; }
 
-constexpr std::int64_t kConversionGrain = 1 << 15;
-
-template <class H>
-void widen(const H* from, float* to, std::int64_t n) {
-  parallel_for(n, kConversionGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) to[i] = static_cast<float>(from[i]);
-  });
+void widen(DType dtype, const void* from, void* to, std::int64_t n) {
+  Conversion(dtype, DType::float32).parallel(from, to, n);
 }
 
-template <class H>
-void narrow(const float* from, H* to, std::int64_t n) {
-  parallel_for(n, kConversionGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) to[i] = H(from[i]);
-  });
+void narrow(DType dtype, const void* from, void* to, std::int64_t n) {
+  Conversion(DType::float32, dtype).parallel(from, to, n);
 }
 
 struct Converted {
@@ -43,11 +34,7 @@ std::vector<Converted> as_float(PrepareContext& context, std::vector<TensorInfo>
     converted.push_back({i, info.dtype, count, context.reserve(static_cast<std::size_t>(count) * sizeof(float))});
     if (info.constant != nullptr) {
       Tensor wide(DType::float32, info.dims);
-      if (info.dtype == DType::float16) {
-        widen(info.constant->as<Half>(), wide.as<float>(), count);
-      } else {
-        widen(info.constant->as<BFloat16>(), wide.as<float>(), count);
-      }
+      widen(info.dtype, info.constant->data(), wide.mutable_data(), count);
       constants.push_back(wide);
     }
     info.dtype = DType::float32;
@@ -83,24 +70,12 @@ Kernel prepare_through_float(PrepareContext& context) {
     std::copy_n(args.inputs, input_count, inputs.begin());
     std::copy_n(args.outputs, output_count, outputs.begin());
     for (const Converted& c : in) {
-      auto* wide = reinterpret_cast<float*>(args.scratch + c.offset);
-      if (c.dtype == DType::float16) {
-        widen(args.in<Half>(c.index), wide, c.count);
-      } else {
-        widen(args.in<BFloat16>(c.index), wide, c.count);
-      }
-      inputs[c.index] = wide;
+      inputs[c.index] = args.scratch + c.offset;
+      widen(c.dtype, args.inputs[c.index], args.scratch + c.offset, c.count);
     }
     for (const Converted& c : out) outputs[c.index] = args.scratch + c.offset;
     kernel({inputs.data(), outputs.data(), args.scratch + base});
-    for (const Converted& c : out) {
-      const auto* wide = reinterpret_cast<const float*>(args.scratch + c.offset);
-      if (c.dtype == DType::float16) {
-        narrow(wide, args.out<Half>(c.index), c.count);
-      } else {
-        narrow(wide, args.out<BFloat16>(c.index), c.count);
-      }
-    }
+    for (const Converted& c : out) narrow(c.dtype, args.scratch + c.offset, args.outputs[c.index], c.count);
   };
 }
 

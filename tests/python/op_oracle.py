@@ -42,7 +42,10 @@ def ort_session(model: onnx.ModelProto, threads: int = 0) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    older = onnx.ModelProto()
+    older.CopyFrom(model)
+    older.ir_version = min(model.ir_version, 10)  # opset and IR versions are independent, and onnxruntime lags behind
+    return ort.InferenceSession(older.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def from_torch(function: Callable[..., Any]) -> Callable[..., Any]:
