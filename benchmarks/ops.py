@@ -19,8 +19,6 @@ import backpass
 import op_case
 import op_oracle
 
-ORT_NEWEST_OPSET = 26
-
 
 def median_seconds(run: Callable[[], Any], budget: float) -> float:
     """Median of single calls over about `budget` seconds, after a warm-up."""
@@ -35,7 +33,7 @@ def median_seconds(run: Callable[[], Any], budget: float) -> float:
 
 
 def rival_seconds(row: op_case.Row, dtype: str, threads: int, budget: float) -> tuple[float | None, str]:
-    item = op_case.instance(row, dtype, row.bench_case, min(max(row.opsets), ORT_NEWEST_OPSET))
+    item = op_case.instance(row, dtype, row.bench_case, min(max(row.opsets), op_oracle.ORT_NEWEST_OPSET))
     try:
         session = op_oracle.ort_session(item.model(), threads)
         return median_seconds(lambda: session.run(None, item.feeds), budget), ""

@@ -106,7 +106,8 @@ class Row:
     dtypes   element types of Data inputs that name none
     opset    version, or several: the newest form and those that adapters lift
     oracle   "reference" (onnx.reference), "ort" (onnxruntime), "torch" (torch.<op>), or a function of the input arrays
-             (and attributes) that returns the output(s); op_oracle.from_torch wraps one that works on torch tensors
+             (and attributes) that returns the output(s); op_oracle.from_torch wraps one that works on torch tensors;
+             "random": outputs are drawn by chance, only their types and shapes are checked
     tol      rtol of float32, or {dtype: (rtol, atol)}
     outputs  how many (default: what the schema requires)
     sized    False when extents of an output depend on data, so shape inference cannot know them
@@ -252,6 +253,8 @@ def _materialise(value: Any, rng: np.random.Generator, dtype: str) -> Any:
         wanted = dtype if value.dtype == "row" else value.dtype
         array = np.asarray(value.value)
         return array.astype(wanted) if wanted else array
+    if isinstance(value, np.generic):
+        return np.asarray(value)
     if isinstance(value, list):
         return [_materialise(_as_input(v), rng, dtype) for v in value]
     return value
@@ -261,11 +264,11 @@ def _random(d: Data, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
     if d.make is not None:
         return np.asarray(d.make(rng, d.shape)).astype(dtype)
     if dtype.kind == "b":
-        return rng.integers(0, 2, d.shape).astype(bool)
+        return np.asarray(rng.integers(0, 2, d.shape)).astype(bool)
     if dtype.kind in "iu":
         low = (0 if dtype.kind == "u" else -9) if d.low is None else int(np.floor(d.low))
         high = 10 if d.high is None else max(low + 1, int(np.ceil(d.high)))
-        return rng.integers(max(low, 0) if dtype.kind == "u" else low, high, d.shape).astype(dtype)
+        return np.asarray(rng.integers(max(low, 0) if dtype.kind == "u" else low, high, d.shape)).astype(dtype)
     if d.low is None and d.high is None:
         return np.asarray(rng.standard_normal(d.shape)).astype(dtype)
     low, high = -1.0 if d.low is None else d.low, 1.0 if d.high is None else d.high

@@ -50,11 +50,15 @@ def check(item: Instance) -> str:
         return problem
     dynamic = backpass.InferenceSession(item.model(dynamic=True).SerializeToString())
     again = dynamic.run(None, item.feeds)
-    problem = backend_cases.compare_all(again, outputs, 0.0, 0.0) or check_inferred(dynamic, again, bindings(item))
+    same = item.row.oracle != "random"
+    problem = backend_cases.compare_all(again, outputs, 0.0, 0.0, values=same)
+    problem = problem or check_inferred(dynamic, again, bindings(item))
     return f"with symbolic extents: {problem}" if problem else ""
 
 
 def check_values(item: Instance, outputs: list[Any]) -> str:
+    if item.row.oracle == "random":
+        return ""
     wanted = op_oracle.expected(item)
     if len(outputs) != len(wanted):
         return f"{len(outputs)} outputs, the oracle gives {len(wanted)}"

@@ -62,6 +62,8 @@ ROWS = [
     Row("BitCast", unary(), {"to": TensorProto.INT32}),
     Row("QuantizeLinear", QUANTIZE, opset=(28, 23), bench=((1024, 1024), const(0.1, "row"), UINT8)),
     Row("QuantizeLinear", OLD, opset=(19, 13), name="QuantizeLinear-old"),
+    Row("QuantizeLinear", OLD, domain="com.microsoft", opset=1, oracle="ort"),
+    Row("DequantizeLinear", DEQUANTIZE[:3], domain="com.microsoft", opset=1, oracle="ort"),
     Row(
         "DequantizeLinear",
         DEQUANTIZE,
