@@ -68,8 +68,9 @@ Kernel prepare_rows(PrepareContext& c, bool centered, std::size_t mean_output, s
   RowView v = row_view(c, axis);
   std::size_t first = c.axis(axis, c.in(0).dims.size());
   for (std::size_t i = 1; i < c.inputs.size(); ++i) {
-    c.require(!c.has_input(i) || c.in(i).dtype == dtype, "input ", i, ": got ", name_of(c.in(i).dtype), ", expected ",
-              name_of(dtype), " as the input");
+    if (!c.has_input(i)) continue;
+    c.require(c.in(i).dtype == dtype, "input ", i, ": got ", name_of(c.in(i).dtype), ", expected ", name_of(dtype),
+              " as the input");
   }
   RowParameter scale = row_parameter(c, 1, first);
   RowParameter bias = row_parameter(c, 2, first);

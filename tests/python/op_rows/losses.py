@@ -1,0 +1,169 @@
+"""Losses against class labels, dropout and random numbers with a certain outcome."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from op_case import FLOATS, Row, case, const, data
+from op_oracle import from_torch
+from torch.nn import functional
+
+
+def labels(*shape: int, classes: int = 5, dtype: str = "int64") -> Any:
+    return data(*shape, dtype=dtype, low=0, high=classes)
+
+
+SETS = [
+    case((6, 5), labels(6)),
+    case((4, 5, 3), labels(4, 3, dtype="int32")),
+    case((2, 5, 3, 2), labels(2, 3, 2), data(5, low=0.1, high=2)),
+    case((3, 5), labels(3), data(5, low=0.1, high=2), ignore_index=2),
+    case((2, 5, 70), labels(2, 70), ignore_index=-1),
+    case((9, 1500), labels(9, classes=1500)),
+    case((1, 5), labels(1)),
+]
+REDUCTIONS = [{}, {"reduction": "sum"}, {"reduction": "none"}]
+
+
+def cross_entropy(x: Any, y: Any, w: Any = None, reduction: str = "mean", ignore_index: int = -100) -> list[Any]:
+    loss = functional.cross_entropy(x, y.long(), w, reduction=reduction, ignore_index=ignore_index)
+    return [loss, torch.log_softmax(x, 1)]
+
+
+def nll(x: Any, y: Any, w: Any = None, reduction: str = "mean", ignore_index: int = -100) -> Any:
+    return functional.nll_loss(x, y.long(), w, reduction=reduction, ignore_index=ignore_index)
+
+
+def cross_entropy_grad(dy: Any, log_prob: Any, y: Any, w: Any = None, reduction: str = "mean") -> Any:
+    x = log_prob.clone().requires_grad_()
+    return torch.autograd.grad(functional.cross_entropy(x, y, w, reduction=reduction), x, dy)[0]
+
+
+def last_axis(x: Any, y: Any, w: Any = None, reduction: str = "mean") -> list[Any]:
+    loss = functional.cross_entropy(x.flatten(0, -2), y.flatten(), reduction="none")
+    w = torch.ones_like(loss) if w is None else w.flatten()
+    return [(loss * w).sum() / (w.sum() if reduction == "mean" else 1), torch.log_softmax(x, -1)]
+
+
+def last_axis_grad(dy: Any, log_prob: Any, y: Any, w: Any = None, reduction: str = "mean") -> Any:
+    x = log_prob.clone().requires_grad_()
+    return torch.autograd.grad(last_axis(x, y, w, reduction)[0], x, dy)[0]
+
+
+def dense(x: Any, y: Any, reduction: str = "mean") -> list[Any]:
+    log_prob = torch.log_softmax(x, -1)
+    return [-(log_prob * y).sum() / (x[..., 0].numel() if reduction == "mean" else 1), log_prob]
+
+
+LOG_PROB = np.log(np.random.default_rng(5).dirichlet(np.ones(5), 6)).astype(np.float32)
+DROPOUT = [
+    (2, 3, 5),
+    (0,),
+    (),
+    case((4, 3), const(0.0, "row"), const(True)),
+    case((4, 3), const(0.7, "row"), const(False)),
+]
+CERTAIN = data(3, 4, make=lambda rng, shape: np.eye(3, 4) * 1000)
+
+
+def identity_and_mask(x: np.ndarray, *_: Any) -> list[np.ndarray]:
+    return [x, np.ones(x.shape, bool)]
+
+
+ROWS = [
+    Row(
+        "SoftmaxCrossEntropyLoss",
+        SETS,
+        attrs=REDUCTIONS,
+        dtypes=FLOATS,
+        outputs=2,
+        oracle=from_torch(cross_entropy),
+        opset=(28, 12),
+        grad=[0],
+        bench=((512, 30522), labels(512, classes=30522)),
+    ),
+    Row(
+        "NegativeLogLikelihoodLoss",
+        SETS,
+        attrs=REDUCTIONS,
+        dtypes=FLOATS,
+        oracle=from_torch(nll),
+        opset=(28, 12),
+        grad=[0],
+    ),
+    Row(
+        "SoftmaxCrossEntropyLossGrad",
+        [
+            case((), LOG_PROB, labels(6)),
+            case((), LOG_PROB, labels(6), data(5, low=0.1, high=2)),
+            case((6,), LOG_PROB, labels(6), reduction="none"),
+        ],
+        domain="com.microsoft",
+        oracle=from_torch(cross_entropy_grad),
+    ),
+    Row(
+        "SparseSoftmaxCrossEntropy",
+        [case((2, 3, 5), labels(2, 3)), case((4, 5), labels(4), data(4, low=0.1, high=2))],
+        attrs=REDUCTIONS[:2],
+        outputs=2,
+        oracle=from_torch(last_axis),
+    ),
+    Row(
+        "SparseSoftmaxCrossEntropyGrad",
+        [case((), LOG_PROB, labels(6)), case((), LOG_PROB, labels(6), data(6, low=0.1, high=2))],
+        attrs=REDUCTIONS[:2],
+        oracle=from_torch(last_axis_grad),
+    ),
+    Row(
+        "SoftmaxCrossEntropy",
+        [case((2, 3, 5), data(2, 3, 5, low=0, high=1))],
+        attrs=REDUCTIONS[:2],
+        domain="com.microsoft",
+        outputs=2,
+        oracle=from_torch(dense),
+    ),
+    Row("Dropout", DROPOUT, dtypes=FLOATS, outputs=2, oracle=identity_and_mask, opset=(28, 13, 12)),
+    Row("Dropout", [(2, 3), (0,)], outputs=2, oracle=identity_and_mask, opset=10, name="Dropout-attributes"),
+    Row("Dropout", [(2, 3), (0,)], attrs={"ratio": 0.3}, opset=7, oracle=lambda x, **_: x, name="Dropout-7"),
+    # Random numbers that leave no choice.
+    Row(
+        "RandomNormal",
+        [case(shape=[2, 3], mean=2.0, scale=0.0)],
+        oracle=lambda **_: np.full((2, 3), 2, np.float32),
+        opset=(28, 7),
+    ),
+    Row(
+        "RandomUniform",
+        [case(shape=[4], low=3.0, high=3.0, dtype=11)],
+        oracle=lambda **_: np.full(4, 3.0),
+        opset=(28, 7),
+    ),
+    Row(
+        "RandomNormalLike",
+        [case((2, 3), mean=2.0, scale=0.0)],
+        dtypes=FLOATS,
+        oracle=lambda x, **_: np.full_like(x, 2),
+        opset=(28, 7),
+    ),
+    Row(
+        "RandomUniformLike",
+        [case((2, 3), low=3.0, high=3.0)],
+        dtypes=FLOATS,
+        oracle=lambda x, **_: np.full_like(x, 3),
+        opset=(28, 7),
+    ),
+    Row(
+        "Bernoulli",
+        [data(2, 3, dtype="float32", low=0, high=0.0), (0,)],
+        attrs={"dtype": 6},
+        oracle=lambda x, **_: x.astype(np.int32),
+        opset=(28, 15),
+    ),
+    Row(
+        "Multinomial",
+        [case(CERTAIN, sample_size=2)],
+        dtypes=FLOATS,
+        oracle=lambda x, **_: np.repeat(np.arange(3, dtype=np.int32)[:, None], 2, 1),
+        opset=(28, 7),
+    ),
+]

@@ -1,0 +1,263 @@
+"""Softmax family and normalisation."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from op_case import FLOATS, Row, case, const, data
+from op_oracle import from_torch
+from torch.nn import functional
+
+SOFTMAX_SETS = [(2, 3, 5), (7, 33), (4, 9, 70), (1,), (2, 0, 3), (3, 1), (5, 1100), (2, 3, 4, 5)]
+EPSILON = 1e-5  # attributes are float32, so oracles round it
+AXES = [{}, {"axis": 0}, {"axis": -1}]
+
+
+def rows_of(n: int, *lead: int) -> Any:
+    return case((*lead, n), (n,), (n,))
+
+
+LAYER = [
+    rows_of(5, 2, 3),
+    rows_of(33, 7),
+    rows_of(768, 3),
+    rows_of(1, 4),
+    rows_of(1100, 2),
+    rows_of(8, 0),
+    case((2, 3, 4), (3, 4), (3, 4), axis=1),
+    case((2, 3, 4), (4,), None, axis=-2),
+    case((2, 3, 4), (2, 1, 4), (1, 1), axis=1),
+    case((2, 3, 4), (), (3, 1), axis=0, epsilon=1e-2),
+]
+RMS = [case(c.inputs[0], c.inputs[1], **c.attrs) for c in LAYER]
+CHANNELS = [
+    case((2, 4, 5), (4,), (4,)),
+    case((3, 4), (4,), (4,)),
+    case((2, 4, 3, 7), (4,), (4,)),
+    case((0, 4, 3), (4,), (4,)),
+    case((1, 4, 33, 9), (4,), (4,)),
+]
+
+
+def batch(*shape: int) -> Any:
+    c = shape[1]
+    return case(shape, (c,), (c,), (c,), data(c, low=0.5, high=2))
+
+
+BATCH = [batch(2, 3, 5), batch(4, 3), batch(2, 5, 3, 4), batch(3, 4, 2, 3, 2), batch(0, 3, 2), batch(2, 3, 40, 33)]
+
+
+def hardmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    y = np.zeros_like(x)
+    if x.size:
+        np.put_along_axis(y, np.expand_dims(np.argmax(x, axis), axis), 1, axis)
+    return y
+
+
+def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    return torch.softmax(torch.from_numpy(x), axis).numpy()
+
+
+def log_softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    return torch.log_softmax(torch.from_numpy(x), axis).numpy()
+
+
+def flat(function: Any) -> Any:
+    """The meaning until opset 12: columns of the matrix are all axes from `axis` on."""
+
+    def oracle(x: np.ndarray, axis: int = 1) -> np.ndarray:
+        return function(x.reshape(int(np.prod(x.shape[:axis])), -1)).reshape(x.shape)
+
+    return oracle
+
+
+def group_norm(x: torch.Tensor, scale: Any, bias: Any, num_groups: int, epsilon: float = EPSILON) -> torch.Tensor:
+    if x.shape[0] == 0:
+        return x
+    if len(scale) != x.shape[1]:  # one per group, until opset 20
+        scale, bias = (p.repeat_interleave(x.shape[1] // num_groups) for p in (scale, bias))
+    return functional.group_norm(x, num_groups, scale, bias, float(np.float32(epsilon)))
+
+
+def instance_norm(x: torch.Tensor, scale: Any, bias: Any, epsilon: float = EPSILON) -> torch.Tensor:
+    return group_norm(x, scale, bias, x.shape[1], epsilon)
+
+
+def lp_norm(x: np.ndarray, axis: int = -1, p: int = 2) -> np.ndarray:
+    norm = np.linalg.norm(x, p, axis=axis, keepdims=True)
+    return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype)
+
+
+def lrn(x: torch.Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> torch.Tensor:
+    return functional.local_response_norm(x, size, float(np.float32(alpha)), beta, bias)
+
+
+def simplified(x: torch.Tensor, scale: torch.Tensor, axis: int = -1, epsilon: float = EPSILON) -> list[torch.Tensor]:
+    square = (x**2).mean(tuple(range(axis % x.ndim, x.ndim)), keepdim=True)
+    inverse = torch.rsqrt(square + float(np.float32(epsilon)))
+    return [x * inverse * scale, inverse.float()]
+
+
+def layer_norm_grad(dy: Any, x: Any, scale: Any, mean: Any, inverse: Any, axis: int = -1) -> list[torch.Tensor]:
+    x, scale = x.clone().requires_grad_(), scale.clone().requires_grad_()
+    bias = torch.zeros_like(scale, requires_grad=True)
+    m = x.mean(-1, keepdim=True)
+    y = (x - m) * torch.rsqrt(((x - m) ** 2).mean(-1, keepdim=True) + 1e-5) * scale + bias
+    return list(torch.autograd.grad(y, [x, scale, bias], dy))
+
+
+def softmax_grad(function: Any) -> Any:
+    def oracle(dy: torch.Tensor, y: torch.Tensor, axis: int = -1) -> torch.Tensor:
+        if function is functional.log_softmax:
+            return dy - torch.exp(y) * dy.sum(axis, keepdim=True)
+        return y * (dy - (dy * y).sum(axis, keepdim=True))
+
+    return from_torch(oracle)
+
+
+X = np.random.default_rng(3).standard_normal((3, 4, 6)).astype(np.float32)
+STATISTICS = (X.mean(-1, keepdims=True), 1 / np.sqrt(X.var(-1, keepdims=True) + 1e-5))
+
+ROWS = [
+    Row(
+        "Softmax",
+        SOFTMAX_SETS,
+        attrs=AXES,
+        dtypes=FLOATS,
+        oracle=softmax,
+        opset=(28, 13),
+        grad=[0],
+        bench=(12, 128, 128),
+    ),
+    Row("LogSoftmax", SOFTMAX_SETS, attrs=AXES, dtypes=FLOATS, oracle=log_softmax, opset=(28, 13), grad=[0]),
+    Row("Hardmax", SOFTMAX_SETS, attrs=AXES, dtypes=FLOATS, oracle=hardmax, opset=(28, 13)),
+    *[
+        Row(
+            name,
+            [(2, 3, 5), (3, 4), (2, 3, 2, 2)],
+            attrs=[{}, {"axis": 0}, {"axis": 1}],
+            oracle=flat(function),
+            opset=(11, 7),
+            name=f"{name}-flat",
+        )
+        for name, function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax))
+    ],
+    Row("LayerNormalization", LAYER, dtypes=FLOATS, opset=(28, 17), grad=[0, 1, 2], bench=((128, 768), (768,), (768,))),
+    Row("LayerNormalization", LAYER, outputs=3, name="LayerNormalization-statistics"),
+    Row("SimplifiedLayerNormalization", RMS, dtypes=FLOATS, oracle=from_torch(simplified), outputs=2, opset=17),
+    Row("RMSNormalization", RMS, dtypes=FLOATS, opset=(28, 23), grad=[0, 1]),
+    Row(
+        "GroupNormalization",
+        CHANNELS,
+        attrs=[{"num_groups": 2}, {"num_groups": 4, "epsilon": 1e-2}],
+        dtypes=FLOATS,
+        oracle=from_torch(group_norm),
+        opset=(28, 21),
+        grad=[0, 1, 2],
+    ),
+    Row(
+        "GroupNormalization",
+        [case((2, 6, 5), (3,), (3,)), case((1, 3, 2, 2), (3,), (3,))],
+        attrs={"num_groups": 3},
+        oracle=from_torch(group_norm),
+        opset=(18, 20),
+        name="GroupNormalization-per-group",
+    ),
+    Row(
+        "InstanceNormalization",
+        [CHANNELS[0], *CHANNELS[2:]],
+        dtypes=FLOATS,
+        oracle=from_torch(instance_norm),
+        opset=(28, 7),
+        grad=[0, 1, 2],
+    ),
+    Row("BatchNormalization", BATCH, attrs=[{}, {"epsilon": 1e-2}], dtypes=FLOATS, opset=(28, 14), grad=[0, 1, 2]),
+    Row(
+        "BatchNormalization",
+        BATCH[:4],
+        attrs={"training_mode": 1, "momentum": 0.7},
+        dtypes=FLOATS,
+        outputs=3,
+        opset=(28, 14),
+        name="BatchNormalization-training",
+    ),
+    # The reference takes the presence of momentum for training.
+    Row("BatchNormalization", BATCH[:4], oracle="ort", opset=(9, 7), name="BatchNormalization-old"),
+    Row(
+        "MeanVarianceNormalization",
+        [(2, 3, 4, 5), (1, 2, 3, 3)],
+        attrs=[{}, {"axes": [1, 2]}],
+        dtypes=FLOATS,
+        tol=1e-4,
+        opset=(28, 9),
+        grad=[0],
+    ),
+    Row(
+        "LpNormalization",
+        [(2, 3, 5), (7, 33), data(2, 3, low=0, high=0.0)],
+        attrs=[{}, {"p": 1, "axis": 0}, {"axis": 1}],
+        dtypes=FLOATS,
+        oracle=lp_norm,
+        opset=(28, 7),
+        grad=[0],
+    ),
+    Row(
+        "LRN",
+        [(2, 7, 3, 4), (1, 2, 3, 3), (2, 5, 6), (2, 3, 2, 2, 2)],
+        attrs=[{"size": 3}, {"size": 5, "alpha": 0.1, "bias": 2.0}],
+        dtypes=FLOATS,
+        oracle=from_torch(lrn),
+        opset=(28, 7),
+        grad=[0],
+    ),
+    # ---- ONNX Runtime's own
+    Row(
+        "SoftmaxGrad_13",
+        [((2, 3, 5), (2, 3, 5)), ((7, 33), (7, 33))],
+        attrs=AXES,
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=softmax_grad(functional.softmax),
+    ),
+    Row(
+        "LogSoftmaxGrad_13",
+        [((2, 3, 5), (2, 3, 5)), ((7, 33), (7, 33))],
+        attrs=AXES,
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=softmax_grad(functional.log_softmax),
+    ),
+    Row(
+        "LayerNormalizationGrad",
+        [case((3, 4, 6), X, (6,), *STATISTICS)],
+        domain="com.microsoft",
+        outputs=3,
+        oracle=from_torch(layer_norm_grad),
+    ),
+    Row(
+        "SkipLayerNormalization",
+        [case((2, 3, 8), (2, 3, 8), (8,), (8,), (8,)), case((2, 8), (2, 8), (8,))],
+        domain="com.microsoft",
+        oracle=from_torch(
+            lambda x, s, w, b=None, k=None: functional.layer_norm(x + s + (0 if k is None else k), (8,), w, b, 1e-12)
+        ),
+    ),
+    Row(
+        "BiasSoftmax",
+        [((2, 3, 4, 5), (2, 1, 1, 5))],
+        attrs={"axis": 3, "is_inner_broadcast": 1},
+        domain="com.microsoft",
+        oracle=from_torch(lambda x, b, **_: torch.softmax(x + b, -1)),
+    ),
+    Row(
+        "FakeQuant",
+        [case(data(5, 7, low=-3, high=9), const(0.1, "row"), const(3.0, "row"))],
+        attrs={"quant_min": 0, "quant_max": 60},
+        domain="com.microsoft",
+        oracle=from_torch(
+            lambda x, s, z, quant_min, quant_max: torch.fake_quantize_per_tensor_affine(
+                x, float(s), int(z), quant_min, quant_max
+            )
+        ),
+    ),
+]
