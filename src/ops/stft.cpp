@@ -1,0 +1,116 @@
+// STFT: Fourier transforms of windowed pieces of a signal.
+#include <complex>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/fft.hpp"
+#include "ops/op.hpp"
+#include "support/parallel.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+enum Input : std::size_t { kSignal, kStep, kWindow, kLength };
+
+Dim scalar(const InferContext& c, std::size_t input, std::string_view name) {
+  const std::vector<Dim> values = c.ints(input);
+  c.require(values.size() == 1, name, ": got ", values.size(), " values, expected 1");
+  c.require(!values[0].is_known() || values[0].value() >= 1, name, ": got ", values[0].str(), ", expected 1 or more");
+  return values[0];
+}
+
+Dim frame_length(InferContext& c, const Dim& signal) {
+  std::optional<Dim> length;
+  if (c.has_input(kWindow)) {
+    c.require(c.rank(kWindow) == 1, "rank of window: got ", c.rank(kWindow), ", expected 1");
+    length = c.shape(kWindow)[0];
+  }
+  if (c.has_input(kLength)) {
+    const Dim given = scalar(c, kLength, "frame_length");
+    return length ? c.unify(given, *length, "frame_length and length of window") : given;
+  }
+  return length ? *length : signal;
+}
+
+void infer(InferContext& c) {
+  c.set_dtype(0, c.dtype(kSignal));
+  if (c.has_input(kWindow))
+    c.require(c.dtype(kWindow) == c.dtype(kSignal), "element type of window: got ", name_of(c.dtype(kWindow)),
+              ", expected ", name_of(c.dtype(kSignal)), " as signal");
+  const Shape& signal = c.shape(kSignal);
+  c.require(signal.size() == 3, "rank of signal: got ", signal.size(), ", expected 3");
+  c.require(!signal[2].is_known() || signal[2].is(1) || signal[2].is(2), "last extent of signal: got ", signal[2].str(),
+            ", expected 1 or 2");
+  const bool onesided = c.node.attr_int("onesided", 1) != 0;
+  c.require(!(onesided && signal[2].is(2)), "onesided: got a complex signal, expected a real one; set onesided to 0");
+  const Dim step = scalar(c, kStep, "frame_step");
+  const Dim length = frame_length(c, signal[1]);
+  if (length.is_known() && signal[1].is_known())
+    c.require(length.value() <= signal[1].value() && length.value() >= 1, "frame_length: got ", length.str(),
+              ", expected 1 to the length of the signal, ", signal[1].str());
+  c.set_shape(0, {signal[0], floor_div(signal[1] - length, step) + 1, onesided ? floor_div(length, 2) + 1 : length, 2});
+}
+
+struct Layout {
+  std::int64_t batch, samples, parts, frames, bins, length, step;
+};
+
+template <class T>
+void run(const Layout& l, const Fft<T>& fft, const T* signal, const T* window, T* y) {
+  parallel_for(l.batch * l.frames, grain_for(l.length * 32), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::complex<T>> line(static_cast<std::size_t>(l.length));
+    for (std::int64_t f = begin; f < end; ++f) {
+      const T* from = signal + (f / l.frames * l.samples + f % l.frames * l.step) * l.parts;
+      for (std::int64_t i = 0; i < l.length; ++i) {
+        const T weight = window == nullptr ? T(1) : window[i];
+        const T real = from[i * l.parts];
+        const T imaginary = l.parts == 2 ? from[i * l.parts + 1] : T(0);
+        line[static_cast<std::size_t>(i)] = {weight * real, weight * imaginary};
+      }
+      fft.transform(line.data(), false);
+      T* to = y + f * l.bins * 2;
+      for (std::int64_t i = 0; i < l.bins; ++i) {
+        to[2 * i] = line[static_cast<std::size_t>(i)].real();
+        to[2 * i + 1] = line[static_cast<std::size_t>(i)].imag();
+      }
+    }
+  });
+}
+
+std::int64_t known_scalar(const PrepareContext& c, std::size_t input) {
+  c.require(c.in(input).constant != nullptr, "input ", input, ": expected a value known before the kernel runs");
+  return c.in(input).constant->to_ints().at(0);
+}
+
+Kernel prepare(PrepareContext& c) {
+  const Dims &signal = c.in(kSignal).dims, &out = c.out(0).dims;
+  Layout l{signal[0], signal[1], signal[2], out[1], out[2], signal[1], known_scalar(c, kStep)};
+  const bool windowed = c.has_input(kWindow);
+  if (windowed) {
+    l.length = c.in(kWindow).dims[0];
+  } else if (c.has_input(kLength)) {
+    l.length = known_scalar(c, kLength);
+  }
+  Kernel kernel;
+  visit_real(c.in(kSignal).dtype, [&]<class T>() {
+    auto fft = std::make_shared<const Fft<T>>(static_cast<std::size_t>(l.length));
+    kernel = [=](const KernelArgs& args) {
+      run<T>(l, *fft, args.in<T>(kSignal), windowed ? args.in<T>(kWindow) : nullptr, args.out<T>(0));
+    };
+  });
+  return kernel;
+}
+
+const Register stft{{.name = "STFT",
+                     .since = 17,
+                     .doc = "Fourier transforms of windowed pieces of a signal.",
+                     .inputs = {2, 4},
+                     .types = types::floats,
+                     .infer = infer,
+                     .prepare = prepare,
+                     .half_through_float = true}};
+
+}  // namespace
+}  // namespace backpass
