@@ -43,11 +43,13 @@ def to_engine(value: Any) -> Any:
 def _from_numpy(array: np.ndarray[Any, Any]) -> _core.Tensor:
     if array.dtype.kind in "OUST":
         return _core.Tensor.from_strings([_text(item) for item in array.ravel().tolist()], list(array.shape))
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     code = CODE_OF_DTYPE.get(array.dtype)
     if code is None:
         raise _core.InvalidInput(f"array element type: got {array.dtype}, expected one that ONNX has")
-    if not array.flags.c_contiguous or not array.dtype.isnative:
-        array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+    if not array.flags.c_contiguous:
+        array = array.copy()
     if code in _BITS:
         return _core.Tensor.from_array(_pack(array, _BITS[code]), code, list(array.shape))
     carrier = array if code in _NUMPY_NAMES else array.view(np.uint8 if array.itemsize == 1 else np.uint16)

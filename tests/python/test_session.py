@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import threading
 
+import backpass
 import numpy as np
 import pytest
 import torch
 from onnx import TensorProto, helper
-
-import backpass
 
 
 def model(nodes, inputs, outputs, initializers=()):
