@@ -1,98 +1,125 @@
 #include "kernels/fused_activation.hpp"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
+#include "kernels/simd.hpp"
+#include "support/visit.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/fused_activation.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "kernels/tile_loops.hpp"
+#include "kernels/tile_math.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class D>
+HWY_INLINE auto number(D d, double value) {
+  return hn::Set(d, static_cast<hn::TFromD<D>>(value));
+}
+
+// The same arithmetic as the operators of these names, so that fusing changes nothing.
+template <FusedActivation Kind>
+struct Function {
+  template <class D, class V>
+  static HWY_INLINE V call(D d, V x, const TileParams& p) {
+    if constexpr (Kind == FusedActivation::relu) {
+      return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+    } else if constexpr (Kind == FusedActivation::leaky_relu) {
+      return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(x, number(d, p[0])), x);
+    } else if constexpr (Kind == FusedActivation::clip) {
+      const V raised = hn::IfThenElse(hn::Lt(x, number(d, p[0])), number(d, p[0]), x);  // NaN stays
+      return hn::IfThenElse(hn::Gt(raised, number(d, p[1])), number(d, p[1]), raised);
+    } else if constexpr (Kind == FusedActivation::hard_sigmoid) {
+      const V line = hn::Add(hn::Mul(x, number(d, p[0])), number(d, p[1]));
+      return hn::Min(number(d, 1), hn::Max(hn::Zero(d), line));
+    } else if constexpr (Kind == FusedActivation::hard_swish) {
+      return hn::Mul(x, Function<FusedActivation::hard_sigmoid>::call(d, x, p));
+    } else if constexpr (Kind == FusedActivation::sigmoid) {
+      return math::sigmoid(d, x);
+    } else if constexpr (Kind == FusedActivation::tanh) {
+      return math::tanh(d, x);
+    } else if constexpr (Kind == FusedActivation::silu) {
+      return hn::Mul(x, math::sigmoid(d, hn::Mul(x, number(d, p[0]))));
+    } else if constexpr (Kind == FusedActivation::gelu) {
+      const V half = number(d, 0.5);
+      return hn::Mul(x, hn::MulAdd(math::erf(d, hn::Mul(x, number(d, 0.70710678118654752))), half, half));
+    } else {
+      static_assert(Kind == FusedActivation::gelu_tanh);
+      const V b = hn::Min(number(d, 30), hn::Max(number(d, -30), x));
+      const V line = hn::MulAdd(hn::Mul(b, b), number(d, 0.071354816272600248), number(d, 1.5957691216057308));
+      return hn::Mul(x, math::sigmoid(d, hn::Mul(b, line)));
+    }
+  }
+};
+
+template <FusedActivation Kind, class T>
+void apply(T* values, std::int64_t count, const float* parameters) {
+  const TileParams p{parameters[0], parameters[1]};
+  const void* in[] = {values};
+  vectors<Function<Kind>, T, 1>(in, values, count, p);
+}
+
+template <class T>
+ActivationFunction<T> choose(FusedActivation kind) {
+  using F = FusedActivation;
+  constexpr ActivationFunction<T> kTable[] = {nullptr,
+                                              apply<F::relu, T>,
+                                              apply<F::leaky_relu, T>,
+                                              apply<F::clip, T>,
+                                              apply<F::hard_sigmoid, T>,
+                                              apply<F::hard_swish, T>,
+                                              apply<F::sigmoid, T>,
+                                              apply<F::tanh, T>,
+                                              apply<F::silu, T>,
+                                              apply<F::gelu, T>,
+                                              apply<F::gelu_tanh, T>};
+  return kTable[static_cast<std::size_t>(kind)];
+}
+
+ActivationFunction<float> choose_float(FusedActivation kind) { return choose<float>(kind); }
+ActivationFunction<double> choose_double(FusedActivation kind) { return choose<double>(kind); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace backpass
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace backpass {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FusedActivation>, 11> kNames{{
-    {"none", FusedActivation::none},
-    {"relu", FusedActivation::relu},
-    {"leaky_relu", FusedActivation::leaky_relu},
-    {"clip", FusedActivation::clip},
-    {"hard_sigmoid", FusedActivation::hard_sigmoid},
-    {"hard_swish", FusedActivation::hard_swish},
-    {"sigmoid", FusedActivation::sigmoid},
-    {"tanh", FusedActivation::tanh},
-    {"silu", FusedActivation::silu},
-    {"gelu", FusedActivation::gelu},
-    {"gelu_tanh", FusedActivation::gelu_tanh},
-}};
+HWY_EXPORT(choose_float);
+HWY_EXPORT(choose_double);
 
-template <class T>
-T sigmoid(T x) {
-  T e = std::exp(-std::abs(x));
-  return (x >= 0 ? T(1) : e) / (T(1) + e);
-}
-
-template <FusedActivation Kind, class T>
-T apply(T x, const float* p) {
-  if constexpr (Kind == FusedActivation::relu) return x < 0 ? T(0) : x;
-  if constexpr (Kind == FusedActivation::leaky_relu) return x < 0 ? x * static_cast<T>(p[0]) : x;
-  if constexpr (Kind == FusedActivation::clip) return std::min(std::max(x, static_cast<T>(p[0])), static_cast<T>(p[1]));
-  if constexpr (Kind == FusedActivation::hard_sigmoid || Kind == FusedActivation::hard_swish) {
-    T gate = std::min(std::max(x * static_cast<T>(p[0]) + static_cast<T>(p[1]), T(0)), T(1));
-    return Kind == FusedActivation::hard_swish ? x * gate : gate;
-  }
-  if constexpr (Kind == FusedActivation::sigmoid) return sigmoid(x);
-  if constexpr (Kind == FusedActivation::tanh) return std::tanh(x);
-  if constexpr (Kind == FusedActivation::silu) return x * sigmoid(x * static_cast<T>(p[0]));
-  if constexpr (Kind == FusedActivation::gelu) return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752440)));
-  if constexpr (Kind == FusedActivation::gelu_tanh) {
-    T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
-    return T(0.5) * x * (T(1) + std::tanh(inner));
-  }
-}
-
-template <FusedActivation Kind, class T>
-void apply_all(T* values, std::int64_t count, const float* parameters) {
-  for (std::int64_t i = 0; i < count; ++i) values[i] = apply<Kind, T>(values[i], parameters);
-}
+constexpr std::array<std::string_view, 11> kNames{"none",    "relu", "leaky_relu", "clip", "hard_sigmoid", "hard_swish",
+                                                  "sigmoid", "tanh", "silu",       "gelu", "gelu_tanh"};
 
 }  // namespace
 
 std::optional<FusedActivation> fused_activation_named(std::string_view name) {
-  for (const auto& [text, kind] : kNames) {
-    if (text == name) return kind;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<FusedActivation>(i);
   }
   return std::nullopt;
 }
 
-std::string_view name_of(FusedActivation kind) { return kNames[static_cast<std::size_t>(kind)].first; }
+std::string_view name_of(FusedActivation kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
-template <class T>
-ActivationFunction<T> activation_function(FusedActivation kind) {
-  switch (kind) {
-    case FusedActivation::none:
-      return nullptr;
-    case FusedActivation::relu:
-      return apply_all<FusedActivation::relu, T>;
-    case FusedActivation::leaky_relu:
-      return apply_all<FusedActivation::leaky_relu, T>;
-    case FusedActivation::clip:
-      return apply_all<FusedActivation::clip, T>;
-    case FusedActivation::hard_sigmoid:
-      return apply_all<FusedActivation::hard_sigmoid, T>;
-    case FusedActivation::hard_swish:
-      return apply_all<FusedActivation::hard_swish, T>;
-    case FusedActivation::sigmoid:
-      return apply_all<FusedActivation::sigmoid, T>;
-    case FusedActivation::tanh:
-      return apply_all<FusedActivation::tanh, T>;
-    case FusedActivation::silu:
-      return apply_all<FusedActivation::silu, T>;
-    case FusedActivation::gelu:
-      return apply_all<FusedActivation::gelu, T>;
-    case FusedActivation::gelu_tanh:
-      return apply_all<FusedActivation::gelu_tanh, T>;
-  }
-  return nullptr;
+template <>
+ActivationFunction<float> activation_function<float>(FusedActivation kind) {
+  return HWY_DYNAMIC_DISPATCH(choose_float)(kind);
 }
 
-template ActivationFunction<float> activation_function<float>(FusedActivation);
-template ActivationFunction<double> activation_function<double>(FusedActivation);
+template <>
+ActivationFunction<double> activation_function<double>(FusedActivation kind) {
+  return HWY_DYNAMIC_DISPATCH(choose_double)(kind);
+}
 
 }  // namespace backpass
+#endif

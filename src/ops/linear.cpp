@@ -36,7 +36,8 @@ void infer(InferContext& c) {
                          permuted(c.shape(1), c.node.attr_ints("perm_b")));
   if (c.has_input(2)) {
     const Shape& bias = c.shape(2);
-    c.require(bias.size() == 1 && !y.empty(), "bias is ", to_string(bias), ": expected one axis");
+    c.require(bias.size() == 1 && c.rank(1) >= 2, "bias is ", to_string(bias),
+              ": expected one axis, and a right operand with columns");
     y.back() = c.unify(y.back(), bias[0], "columns of the product and elements of the bias");
   }
   check_permutation(c, "perm_y", y.size());

@@ -1,0 +1,229 @@
+#include "passes/fuse_linear.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "ops/op.hpp"
+#include "passes/match_activation.hpp"
+#include "passes/use_index.hpp"
+
+namespace backpass {
+namespace {
+
+using Perm = std::vector<std::int64_t>;
+
+bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+
+std::optional<std::size_t> rank_of(const Value* v) {
+  if (v == nullptr || !v->type.is_tensor() || !v->type.shape) return std::nullopt;
+  return v->type.shape->size();
+}
+
+/// A Linear being put together; `last` is the node that will become it.
+struct Draft {
+  Node* last = nullptr;
+  Value* a = nullptr;
+  Value* b = nullptr;
+  Value* bias = nullptr;
+  Perm perm_a, perm_b, perm_y;
+  double alpha = 1;
+  ActivationSpec activation;
+  std::string parts;  ///< what was fused, for the log
+
+  Value* result() const { return last->output(0); }
+  void absorb(const Node* node, Node* new_last) {
+    parts += (parts.empty() ? "" : " + ") + node->op;
+    if (new_last != nullptr) last = new_last;
+  }
+};
+
+Perm transposition(const Node& node, std::size_t rank) {
+  Perm perm = node.attr_ints("perm");
+  if (!perm.empty()) return perm;
+  perm.resize(rank);
+  std::iota(perm.rbegin(), perm.rend(), 0);
+  return perm;
+}
+
+/// perm applied after `first`.
+Perm compose(const Perm& first, const Perm& perm) {
+  if (first.empty()) return perm;
+  Perm result;
+  for (std::int64_t axis : perm) result.push_back(first[static_cast<std::size_t>(axis)]);
+  return result;
+}
+
+/// gemm can read a matrix whose last stored axis is one of its two.
+bool is_readable(const Perm& perm) {
+  auto last = static_cast<std::int64_t>(perm.size()) - 1;
+  return perm.size() >= 2 && (perm[perm.size() - 1] == last || perm[perm.size() - 2] == last);
+}
+
+class Fuser {
+ public:
+  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log), uses_(graph) {}
+
+  int run() {
+    std::vector<Node*> nodes = graph_.nodes();
+    for (Node* node : nodes) {
+      if (node->outputs.empty() || uses_.count(node->output(0)) == 0) continue;
+      std::optional<Draft> draft = begin(node);
+      if (!draft) continue;
+      take_operand(*draft, draft->a, draft->perm_a);
+      take_operand(*draft, draft->b, draft->perm_b);
+      take_factor(*draft);
+      take_bias(*draft);
+      take_activation(*draft);
+      take_result_transposition(*draft);
+      if (!draft->parts.empty()) finish(*draft, node);
+    }
+    return graph_.remove_dead_nodes();
+  }
+
+ private:
+  std::optional<Draft> begin(Node* node) {
+    bool product = is_op(node, "MatMul");
+    bool gemm = is_op(node, "Gemm");
+    if (!product && !gemm) return std::nullopt;
+    Draft draft;
+    draft.last = node;
+    draft.a = node->input(0);
+    draft.b = node->input(1);
+    if (!rank_of(draft.a) || !rank_of(draft.b) || !rank_of(node->output(0)) || !is_float(draft.a->type.dtype)) {
+      return std::nullopt;
+    }
+    if (product) return draft;
+    if (node->attr_int("transA", 0) != 0) draft.perm_a = {1, 0};
+    if (node->attr_int("transB", 0) != 0) draft.perm_b = {1, 0};
+    draft.alpha = node->attr_float("alpha", 1);
+    float beta = node->attr_float("beta", 1);
+    if (node->input(2) == nullptr || beta == 0) return draft;
+    draft.bias = beta == 1 ? as_bias(node->input(2), *node->output(0)->type.shape) : nullptr;
+    return draft.bias != nullptr ? std::optional(draft) : std::nullopt;
+  }
+
+  /// `v` as one element per column of a result of this shape, or null. Constants are reshaped to one axis.
+  Value* as_bias(Value* v, const Shape& shape) {
+    std::optional<std::size_t> rank = rank_of(v);
+    if (!rank || *rank == 0 || *rank > shape.size() || v->type.dtype == DType::undefined) return nullptr;
+    const Shape& own = *v->type.shape;
+    if (!(own.back() == shape.back())) return nullptr;
+    if (own.size() == 1) return v;
+    bool row = std::all_of(own.begin(), own.end() - 1, [](const Dim& d) { return d.is(1); });
+    if (!row || !v->constant) return nullptr;
+    return graph_.add_constant(v->name, v->constant->reshaped({v->constant->dims().back()}));
+  }
+
+  /// Transpositions and scalar factors on the way into the product.
+  void take_operand(Draft& draft, Value*& operand, Perm& perm) {
+    while (Node* from = operand->producer) {
+      if (is_op(from, "Transpose") && rank_of(from->input(0))) {
+        Perm composed = compose(transposition(*from, *rank_of(from->input(0))), perm);
+        if (!is_readable(composed)) return;
+        perm = std::move(composed);
+        operand = from->input(0);
+        draft.absorb(from, nullptr);
+        continue;
+      }
+      Value* tensor = nullptr;
+      std::optional<double> factor = uses_.count(operand) == 1 ? factor_of(from, tensor) : std::nullopt;
+      if (!factor || !multiply(draft, *factor)) return;
+      operand = tensor;
+      draft.absorb(from, nullptr);
+    }
+  }
+
+  /// The factor is kept as float32, which must be enough for the element type.
+  static bool multiply(Draft& draft, double factor) {
+    double alpha = draft.alpha * factor;
+    bool exact = static_cast<double>(static_cast<float>(alpha)) == alpha;
+    if (draft.a->type.dtype == DType::float64 && !exact) return false;
+    draft.alpha = alpha;
+    return true;
+  }
+
+  /// When `node` multiplies a tensor by a constant scalar without changing its shape: the scalar, and the tensor in
+  /// `v`.
+  static std::optional<double> factor_of(const Node* node, Value*& v) {
+    bool mul = is_op(node, "Mul");
+    if (!mul && !is_op(node, "Div")) return std::nullopt;
+    for (std::size_t i = 0; i < (mul ? 2U : 1U); ++i) {
+      Value* tensor = node->input(i);
+      std::optional<double> factor = scalar_constant(node->input(1 - i));
+      if (!factor || tensor->constant || !rank_of(tensor) || *rank_of(tensor) != *rank_of(node->output(0))) continue;
+      if (!mul && *factor == 0) continue;
+      v = tensor;
+      return mul ? *factor : 1 / *factor;
+    }
+    return std::nullopt;
+  }
+
+  void take_factor(Draft& draft) {
+    if (draft.bias != nullptr) return;
+    Node* reader = uses_.only_reader(draft.result());
+    if (reader == nullptr || !rank_of(reader->output(0))) return;
+    Value* tensor = nullptr;
+    std::optional<double> factor = factor_of(reader, tensor);
+    if (!factor || tensor != draft.result() || !multiply(draft, *factor)) return;
+    draft.absorb(reader, reader);
+  }
+
+  void take_bias(Draft& draft) {
+    Node* reader = uses_.only_reader(draft.result());
+    if (draft.bias != nullptr || !is_op(reader, "Add") || *rank_of(draft.b) < 2) return;
+    Value* other = reader->input(reader->input(0) == draft.result() ? 1 : 0);
+    Value* bias = as_bias(other, *draft.result()->type.shape);
+    if (bias == nullptr || other == draft.result()) return;
+    draft.bias = bias;
+    draft.absorb(reader, reader);
+  }
+
+  void take_activation(Draft& draft) {
+    std::optional<MatchedActivation> found = match_activation(uses_, draft.result());
+    if (!found) return;
+    draft.activation = found->spec;
+    draft.parts += (draft.parts.empty() ? "" : " + ") + std::string(name_of(found->spec.kind));
+    draft.last = found->last;
+  }
+
+  void take_result_transposition(Draft& draft) {
+    Node* reader = uses_.only_reader(draft.result());
+    if (!is_op(reader, "Transpose")) return;
+    std::size_t rank = draft.result()->type.shape->size();
+    Perm perm = transposition(*reader, rank);
+    bool columns_stay = rank >= 2 && perm.size() == rank && perm.back() == static_cast<std::int64_t>(rank) - 1;
+    bool vectors = *rank_of(draft.a) < 2 || *rank_of(draft.b) < 2;
+    if (!columns_stay || vectors) return;
+    draft.perm_y = std::move(perm);
+    draft.absorb(reader, reader);
+  }
+
+  void finish(const Draft& draft, Node* product) {
+    log_.push_back("fused " + product->label() + " with " + draft.parts);
+    std::vector<Value*> inputs{draft.a, draft.b};
+    if (draft.bias != nullptr) inputs.push_back(draft.bias);
+    Node* node = draft.last;
+    if (node->name.empty() || !product->name.empty()) node->name = product->name;
+    uses_.rewrite(node, "backpass", "Linear", std::move(inputs));
+    node->attributes.clear();
+    if (!draft.perm_a.empty()) node->attributes["perm_a"] = draft.perm_a;
+    if (!draft.perm_b.empty()) node->attributes["perm_b"] = draft.perm_b;
+    if (!draft.perm_y.empty()) node->attributes["perm_y"] = draft.perm_y;
+    if (draft.alpha != 1) node->attributes["alpha"] = static_cast<float>(draft.alpha);
+    if (draft.activation.kind == FusedActivation::none) return;
+    node->attributes["activation"] = std::string(name_of(draft.activation.kind));
+    const float* p = draft.activation.parameters;
+    node->attributes["activation_parameters"] = std::vector<float>{p[0], p[1]};
+  }
+
+  Graph& graph_;
+  std::vector<std::string>& log_;
+  UseIndex uses_;
+};
+
+}  // namespace
+
+int fuse_linear(Graph& graph, std::vector<std::string>& log) { return Fuser(graph, log).run(); }
+
+}  // namespace backpass

@@ -1,0 +1,23 @@
+// Recognises activations that a product or convolution can apply on the way out.
+#pragma once
+
+#include <optional>
+
+#include "graph/graph.hpp"
+#include "kernels/fused_activation.hpp"
+#include "passes/use_index.hpp"
+
+namespace backpass {
+
+struct MatchedActivation {
+  ActivationSpec spec;
+  Node* last = nullptr;  ///< the node whose output is the activated value
+};
+
+/// The activation applied to `v`, when nothing else reads `v`: one node, or x * Sigmoid(x) in two.
+std::optional<MatchedActivation> match_activation(const UseIndex& uses, const Value* v);
+
+/// The only element of a constant, if `v` is one with a single element of a numeric type.
+std::optional<double> scalar_constant(const Value* v);
+
+}  // namespace backpass

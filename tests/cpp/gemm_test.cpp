@@ -1,0 +1,212 @@
+#include "kernels/gemm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "kernels/fused_activation.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+namespace {
+
+template <class T>
+std::vector<T> random_values(std::int64_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  std::vector<T> values(static_cast<std::size_t>(count));
+  for (T& v : values) v = static_cast<T>(uniform(generator));
+  return values;
+}
+
+struct Problem {
+  bool trans_a, trans_b;
+  std::int64_t m, n, k, extra;  ///< extra: elements between the end of a row and the next
+  std::int64_t lda() const { return (trans_a ? m : k) + extra + 1; }
+  std::int64_t ldb() const { return (trans_b ? k : n) + extra + 1; }
+  std::int64_t ldc() const { return n + extra + 1; }
+};
+
+std::vector<Problem> problems() {
+  std::vector<Problem> all;
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      for (auto [m, n, k] : {std::tuple{1, 1, 1},
+                             {1, 40, 33},
+                             {5, 7, 3},
+                             {6, 16, 8},
+                             {17, 33, 300},
+                             {97, 50, 513},
+                             {130, 200, 64},
+                             {3, 600, 20},
+                             {33, 5, 0}}) {
+        all.push_back({ta, tb, m, n, k, (m + n) % 3});
+      }
+    }
+  }
+  return all;
+}
+
+template <class T>
+struct Operands {
+  std::vector<T> a, b, c, bias;
+  explicit Operands(const Problem& p)
+      : a(random_values<T>((p.m + p.k) * (p.lda() + 1), 1)),
+        b(random_values<T>((p.n + p.k) * (p.ldb() + 1), 2)),
+        c(random_values<T>(p.m * p.ldc(), 3)),
+        bias(random_values<T>(p.n, 4)) {}
+
+  double expected(const Problem& p, std::int64_t i, std::int64_t j, double alpha, double beta) const {
+    double sum = 0;
+    for (std::int64_t x = 0; x < p.k; ++x) {
+      double left = a[static_cast<std::size_t>(p.trans_a ? x * p.lda() + i : i * p.lda() + x)];
+      double right = b[static_cast<std::size_t>(p.trans_b ? j * p.ldb() + x : x * p.ldb() + j)];
+      sum += left * right;
+    }
+    return alpha * sum + beta * c[static_cast<std::size_t>(i * p.ldc() + j)];
+  }
+};
+
+template <class T>
+void check(const Problem& p, double alpha, double beta, bool biased) {
+  Operands<T> o(p);
+  std::vector<T> c = o.c;
+  Epilogue<T> epilogue;
+  if (biased) epilogue.bias = o.bias.data();
+  epilogue.relu = biased;
+  gemm<T>(p.trans_a, p.trans_b, p.m, p.n, p.k, static_cast<T>(alpha), o.a.data(), p.lda(), o.b.data(), p.ldb(),
+          static_cast<T>(beta), c.data(), p.ldc(), epilogue);
+  double tolerance = (sizeof(T) == 4 ? 1e-6 : 1e-14) * static_cast<double>(p.k + 4);
+  for (std::int64_t i = 0; i < p.m; ++i) {
+    for (std::int64_t j = 0; j < p.ldc(); ++j) {
+      auto at = static_cast<std::size_t>(i * p.ldc() + j);
+      if (j >= p.n) {
+        ASSERT_EQ(c[at], o.c[at]) << "wrote beyond the row";
+        continue;
+      }
+      double want = o.expected(p, i, j, alpha, beta);
+      if (biased) want = std::max(0.0, want + o.bias[static_cast<std::size_t>(j)]);
+      ASSERT_NEAR(c[at], want, tolerance) << p.m << "x" << p.n << "x" << p.k << " at " << i << "," << j;
+    }
+  }
+}
+
+TEST(Gemm, EqualsTheDefinition) {
+  for (const Problem& p : problems()) {
+    check<float>(p, 1, 0, false);
+    check<float>(p, 0.5, 2, true);
+    check<double>(p, 1, 0, false);
+    check<double>(p, -0.5, 1, true);
+  }
+}
+
+TEST(Gemm, DoesNotReadCWhenBetaIsZero) {
+  std::vector<float> a(40 * 20, 1.0F);
+  std::vector<float> b(20 * 30, 1.0F);
+  for (std::int64_t m : {2, 40}) {
+    std::vector<float> c(static_cast<std::size_t>(m * 30), NAN);
+    gemm<float>(false, false, m, 30, 20, 1, a.data(), 20, b.data(), 30, 0, c.data(), 30);
+    for (float v : c) ASSERT_EQ(v, 20.0F);
+  }
+}
+
+TEST(Gemm, PackedEqualsUnpacked) {
+  for (const Problem& p : problems()) {
+    Operands<float> o(p);
+    PackedMatrix<float> packed(p.trans_b, p.k, p.n, o.b.data(), p.ldb());
+    std::vector<float> c = o.c;
+    packed.multiply(p.trans_a, p.m, 1, o.a.data(), p.lda(), 1, c.data(), p.ldc());
+    for (std::int64_t i = 0; i < p.m; ++i) {
+      for (std::int64_t j = 0; j < p.n; ++j) {
+        ASSERT_NEAR(c[static_cast<std::size_t>(i * p.ldc() + j)], o.expected(p, i, j, 1, 1), 1e-3);
+      }
+    }
+  }
+}
+
+TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
+  for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0}}) {
+    Operands<float> o(p);
+    std::vector<std::vector<float>> results;
+    for (int threads : {1, 2, 3}) {
+      ThreadScope scope(threads);
+      std::vector<float> c = o.c;
+      gemm<float>(p.trans_a, p.trans_b, p.m, p.n, p.k, 1, o.a.data(), p.lda(), o.b.data(), p.ldb(), 0, c.data(),
+                  p.ldc());
+      results.push_back(c);
+    }
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+  }
+}
+
+TEST(Gemm, BatchesAdvanceByTheirStrides) {
+  GemmBatch g;
+  g.m = 3;
+  g.n = 5;
+  g.k = 4;
+  g.lda = 4;
+  g.ldb = 5;
+  g.ldc = 5;
+  g.batch = {2, 3};
+  g.stride_a = {12, 0};
+  g.stride_b = {0, 20};
+  g.stride_c = {45, 15};
+  auto a = random_values<double>(24, 1);
+  auto b = random_values<double>(60, 2);
+  std::vector<double> c(90);
+  batched_gemm<double>(g, 1.0, a.data(), b.data(), c.data());
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t j = 0; j < 3; ++j) {
+      double sum = 0;
+      for (std::size_t x = 0; x < 4; ++x) sum += a[12 * i + 4 * 2 + x] * b[20 * j + 5 * x + 1];
+      EXPECT_NEAR(c[45 * i + 15 * j + 5 * 2 + 1], sum, 1e-12);
+    }
+  }
+}
+
+TEST(Gemm, IntegersWrapAround) {
+  std::vector<std::uint32_t> a{0xffffffffU, 2};
+  std::vector<std::uint32_t> b{3, 5};
+  std::uint32_t c = 1;
+  integer_gemm<std::uint32_t>(false, false, 1, 1, 2, a.data(), 2, b.data(), 1, &c, 1);
+  EXPECT_EQ(c, 7U);  // -3 + 10
+}
+
+TEST(FusedActivation, EqualsTheDefinition) {
+  const float parameters[2] = {0.25F, 0.5F};
+  std::vector<double> x{-40, -3, -0.5, 0, 0.25, 1, 3.5, 40};
+  auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+  for (double v : x) {
+    auto run = [&](FusedActivation kind) {
+      auto f = static_cast<float>(v);
+      activation_function<float>(kind)(&f, 1, parameters);
+      return f;
+    };
+    EXPECT_NEAR(run(FusedActivation::relu), std::max(0.0, v), 1e-6);
+    EXPECT_NEAR(run(FusedActivation::leaky_relu), v < 0 ? 0.25 * v : v, 1e-6);
+    EXPECT_NEAR(run(FusedActivation::clip), std::clamp(v, 0.25, 0.5), 1e-6);
+    EXPECT_NEAR(run(FusedActivation::hard_sigmoid), std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-6);
+    EXPECT_NEAR(run(FusedActivation::hard_swish), v * std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-5);
+    EXPECT_NEAR(run(FusedActivation::sigmoid), sigmoid(v), 1e-6);
+    EXPECT_NEAR(run(FusedActivation::tanh), std::tanh(v), 1e-6);
+    EXPECT_NEAR(run(FusedActivation::silu), v * sigmoid(0.25 * v), 1e-5);
+    EXPECT_NEAR(run(FusedActivation::gelu), 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))), 1e-5);
+    double inner = std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
+    EXPECT_NEAR(run(FusedActivation::gelu_tanh), 0.5 * v * (1 + std::tanh(inner)), 1e-5);
+  }
+}
+
+TEST(FusedActivation, NamesAreFoundAgain) {
+  for (int i = 0; i <= static_cast<int>(FusedActivation::gelu_tanh); ++i) {
+    auto kind = static_cast<FusedActivation>(i);
+    EXPECT_EQ(fused_activation_named(name_of(kind)), kind);
+  }
+  EXPECT_FALSE(fused_activation_named("nonsense").has_value());
+}
+
+}  // namespace
+}  // namespace backpass
