@@ -48,7 +48,7 @@ Perm transposition(const Node& node, std::size_t rank) {
 
 /// perm applied after `first`.
 Perm compose(const Perm& first, const Perm& perm) {
-  if (first.empty()) return perm;
+  if (perm.empty()) return first;
   Perm result;
   for (std::int64_t axis : perm) result.push_back(first[static_cast<std::size_t>(axis)]);
   return result;

@@ -1,6 +1,7 @@
 #include "passes/pipeline.hpp"
 
 #include "passes/fold_constants.hpp"
+#include "passes/fuse_linear.hpp"
 #include "passes/merge_duplicates.hpp"
 #include "passes/remove_identities.hpp"
 
@@ -15,6 +16,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   fold_constants(graph, log);
   remove_identities(graph, log);
   merge_duplicates(graph, log);
+  fuse_linear(graph, log);
 }
 
 }  // namespace
