@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/transpose_tile.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -11,7 +12,9 @@ namespace backpass::kernels {
 namespace {
 
 constexpr std::int64_t kBlock = 1 << 14;  // elements of one piece of a long row
-constexpr std::int64_t kTile = 32;        // edge of a transposed tile: both sides stay in L1
+constexpr std::int64_t kTile =
+    256;  // rows of the destination filled together: long enough runs in the source to prefetch
+constexpr std::int64_t kShortRow = 64;  // elements; shorter rows are done several at a time
 
 std::vector<CopyLoop> simplified(std::span<const std::int64_t> dims, std::span<const std::int64_t> from,
                                  std::span<const std::int64_t> to) {
@@ -57,73 +60,67 @@ StridedCopy::StridedCopy(DType dtype, std::span<const std::int64_t> dims, std::s
     inner_ = outer_.back();
     outer_.pop_back();
   }
+  auto contiguous = std::find_if(outer_.begin(), outer_.end(), [](const CopyLoop& l) { return l.from == 1; });
   route_ = Route::strided;
-  if (inner_.to == 1) {
-    auto contiguous = std::find_if(outer_.begin(), outer_.end(), [](const CopyLoop& l) { return l.from == 1; });
-    if (inner_.from == 1) {
-      route_ = Route::rows;
-    } else if (inner_.from == 0) {
-      route_ = Route::fill;
-    } else if (contiguous != outer_.end()) {
-      route_ = Route::tiles;
-      across_ = *contiguous;
-      outer_.erase(contiguous);
-    }
+  if (inner_.to == 1 && inner_.from == 1) route_ = Route::rows;
+  if (inner_.to == 1 && inner_.from == 0) route_ = Route::fill;
+  if (inner_.to == 1 && inner_.from != 1 && inner_.from != 0 && contiguous != outer_.end()) {
+    route_ = Route::tiles;
+    middle_ = *contiguous;
+    outer_.erase(contiguous);
+  } else if (inner_.extent < kShortRow && !outer_.empty()) {
+    middle_ = outer_.back();
+    outer_.pop_back();
   }
-  // Long rows are cut into pieces, so that a single one still uses every thread.
-  const CopyLoop& cut = route_ == Route::tiles ? across_ : inner_;
-  piece_ = std::min(cut.extent, route_ == Route::tiles ? kTile : kBlock);
-  pieces_ = (cut.extent + piece_ - 1) / piece_;
-  if (pieces_ > 1) outer_.push_back({pieces_, piece_ * cut.from, piece_ * cut.to});
+  cut();
+}
+
+void StridedCopy::cut() {
+  cuts_inner_ = middle_.extent == 1;
+  const CopyLoop& loop = cuts_inner_ ? inner_ : middle_;
+  std::int64_t limit =
+      cuts_inner_ ? kBlock : (route_ == Route::tiles ? kTile : std::max(kBlock / inner_.extent, kTile));
+  piece_ = std::min(loop.extent, limit);
+  pieces_ = (loop.extent + piece_ - 1) / piece_;
+  if (pieces_ > 1) outer_.push_back({pieces_, piece_ * loop.from, piece_ * loop.to});
   ensure(outer_.size() <= kMaxLoops, "copy of ", outer_.size(), " nested loops");
   items_ = 1;
-  for (const CopyLoop& loop : outer_) items_ *= loop.extent;
+  for (const CopyLoop& l : outer_) items_ *= l.extent;
 }
 
 void StridedCopy::operator()(const void* from, void* to) const {
   if (route_ == Route::empty) return;
-  visit_storage(dtype_, [&]<class T>() { run(static_cast<const T*>(from), static_cast<T*>(to)); });
-}
-
-template <class T>
-void StridedCopy::run(const T* from, T* to) const {
-  if (route_ == Route::tiles) return run_tiles(from, to);
-  run_rows(from, to);
-}
-
-template <class T>
-void StridedCopy::run_rows(const T* from, T* to) const {
-  parallel_for(items_, grain_for(piece_), [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t item = begin;
-    for_rows(outer_, begin, end, [&](std::int64_t f, std::int64_t t) {
-      std::int64_t count = pieces_ == 1 ? piece_ : std::min(piece_, inner_.extent - (item++ % pieces_) * piece_);
-      if (route_ == Route::rows) {
-        copy_run(from + f, to + t, count);
-      } else if (route_ == Route::fill) {
-        std::fill_n(to + t, count, from[f]);
-      } else {
-        copy_strided_run(from + f, to + t, count, inner_.from, inner_.to);
-      }
+  std::int64_t extent = cuts_inner_ ? inner_.extent : middle_.extent;
+  std::int64_t work = piece_ * (cuts_inner_ ? 1 : inner_.extent);
+  visit_storage(dtype_, [&]<class T>() {
+    parallel_for(items_, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t item = begin;
+      for_rows(outer_, begin, end, [&](std::int64_t f, std::int64_t t) {
+        std::int64_t count = pieces_ == 1 ? piece_ : std::min(piece_, extent - (item++ % pieces_) * piece_);
+        run_item(static_cast<const T*>(from) + f, static_cast<T*>(to) + t, count);
+      });
     });
   });
 }
 
 template <class T>
-void StridedCopy::run_tiles(const T* from, T* to) const {
-  parallel_for(items_, grain_for(piece_ * inner_.extent), [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t item = begin;
-    for_rows(outer_, begin, end, [&](std::int64_t f, std::int64_t t) {
-      std::int64_t height = pieces_ == 1 ? piece_ : std::min(piece_, across_.extent - (item++ % pieces_) * piece_);
-      for (std::int64_t column = 0; column < inner_.extent; column += kTile) {
-        std::int64_t width = std::min(kTile, inner_.extent - column);
-        const T* source = from + f + column * inner_.from;
-        T* target = to + t + column;
-        for (std::int64_t i = 0; i < height; ++i) {
-          copy_strided_run(source + i, target + i * across_.to, width, inner_.from, 1);
-        }
-      }
-    });
-  });
+void StridedCopy::run_item(const T* from, T* to, std::int64_t count) const {
+  if (cuts_inner_) return run_row(from, to, count);
+  if constexpr (std::is_unsigned_v<T>) {
+    if (route_ == Route::tiles) return transpose_tile(from, inner_.from, to, middle_.to, count, inner_.extent);
+  }
+  for (std::int64_t i = 0; i < count; ++i) run_row(from + i * middle_.from, to + i * middle_.to, inner_.extent);
+}
+
+template <class T>
+void StridedCopy::run_row(const T* from, T* to, std::int64_t count) const {
+  if (route_ == Route::rows) {
+    copy_run(from, to, count);
+  } else if (route_ == Route::fill) {
+    std::fill_n(to, count, *from);
+  } else {
+    copy_strided_run(from, to, count, inner_.from, inner_.to);
+  }
 }
 
 void copy_elements(DType dtype, const void* from, void* to, std::int64_t count) {

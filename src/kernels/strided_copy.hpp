@@ -34,19 +34,20 @@ class StridedCopy {
  private:
   enum class Route : std::uint8_t { empty, rows, fill, tiles, strided };
 
+  void cut();
+  /// The part of one item: `count` steps of the cut loop.
   template <class T>
-  void run(const T* from, T* to) const;
+  void run_item(const T* from, T* to, std::int64_t count) const;
   template <class T>
-  void run_rows(const T* from, T* to) const;
-  template <class T>
-  void run_tiles(const T* from, T* to) const;
+  void run_row(const T* from, T* to, std::int64_t count) const;
 
   DType dtype_ = DType::undefined;
   Route route_ = Route::empty;
-  std::vector<CopyLoop> outer_;  ///< the last one steps from piece to piece of the cut loop
+  std::vector<CopyLoop> outer_;  ///< the last one steps from piece to piece of the cut loop, when there are several
+  CopyLoop middle_{1, 0, 0};     ///< tiles: the loop along which the source is contiguous; else one around short rows
   CopyLoop inner_{1, 1, 1};      ///< innermost in the destination
-  CopyLoop across_{1, 1, 1};     ///< route tiles only: the loop along which the source is contiguous
-  std::int64_t piece_ = 1;       ///< steps of the cut loop (across_ for tiles, else inner_) done at once
+  bool cuts_inner_ = true;       ///< the loop cut into pieces: inner_ or middle_
+  std::int64_t piece_ = 1;       ///< steps of the cut loop done at once
   std::int64_t pieces_ = 1;
   std::int64_t items_ = 0;  ///< product of the outer extents
 };

@@ -31,7 +31,7 @@ void check_axis(const InferContext& c, PadMode mode, std::size_t axis, const Dim
                 const Dim& end) {
   if (!extent.is_known() || !begin.is_known() || !end.is_known()) return;
   std::int64_t rest = kept(extent.value(), begin.value(), end.value());
-  c.require(rest >= 0, "pads: cannot remove ", -begin.value(), " and ", -end.value(), " of the ", extent.str(),
+  c.require(rest >= 0, "pads: got ", begin.str(), " and ", end.str(), ", expected to keep some of the ", extent.str(),
             " elements along axis ", axis);
   bool grows = begin.value() > 0 || end.value() > 0;
   c.require(mode == PadMode::constant || rest > 0 || !grows, "pads: mode ", c.node.attr_string("mode", ""),

@@ -1,0 +1,152 @@
+#include "kernels/transpose_tile.hpp"
+
+#include <algorithm>
+
+#include "kernels/simd_targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/transpose_tile.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Where a rectangle is read and written; steps in elements.
+template <class T>
+struct Tile {
+  const T* HWY_RESTRICT from;
+  std::int64_t from_step;
+  T* HWY_RESTRICT to;
+  std::int64_t to_step;
+
+  Tile at(std::int64_t i, std::int64_t j) const {
+    return {from + i + j * from_step, from_step, to + i * to_step + j, to_step};
+  }
+};
+
+template <class T>
+void transpose_scalars(Tile<T> t, std::int64_t height, std::int64_t width) {
+  for (std::int64_t i = 0; i < height; ++i) {
+    for (std::int64_t j = 0; j < width; ++j) t.to[i * t.to_step + j] = t.from[i + j * t.from_step];
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+template <class T>
+void transpose(Tile<T> t, std::int64_t height, std::int64_t width) {
+  transpose_scalars(t, height, width);
+}
+#else
+
+// 128-bit vectors already outrun memory; wider ones would only add shuffles across their halves.
+template <class T>
+constexpr std::int64_t kLanes = 16 / sizeof(T);
+
+/// Elements of a cache line: squares of that edge read whole lines and write whole lines, so that it does not matter
+/// when rows a power of two apart push each other out of the cache.
+template <class T>
+constexpr std::int64_t kLine = 64 / sizeof(T);
+
+/// Interleaving row i with row i + n/2, log2(n) times over, transposes n rows of n elements.
+template <class T>
+HWY_INLINE void transpose_vectors(Tile<T> t) {
+  const hn::Full128<T> d;
+  constexpr std::int64_t n = kLanes<T>;
+  hn::Vec<hn::Full128<T> > rows[n];  // NOLINT: std::array would be spilled
+  hn::Vec<hn::Full128<T> > next[n];  // NOLINT
+  for (std::int64_t i = 0; i < n; ++i) rows[i] = hn::LoadU(d, t.from + i * t.from_step);
+  for (std::int64_t stage = 1; stage < n; stage *= 2) {
+    for (std::int64_t i = 0; i < n / 2; ++i) {
+      next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + n / 2]);
+      next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + n / 2]);
+    }
+    for (std::int64_t i = 0; i < n; ++i) rows[i] = next[i];
+  }
+  for (std::int64_t i = 0; i < n; ++i) hn::StoreU(rows[i], d, t.to + i * t.to_step);
+}
+
+/// A square with the edge of a cache line, by way of a block that stays in the cache.
+template <class T>
+void transpose_lines(Tile<T> t) {
+  constexpr std::int64_t edge = kLine<T>;
+  alignas(64) T block[edge * edge];  // NOLINT: overwritten before it is read
+  Tile<T> local{t.from, t.from_step, block, edge};
+  for (std::int64_t j = 0; j < edge; j += kLanes<T>) {
+    for (std::int64_t i = 0; i < edge; i += kLanes<T>) transpose_vectors(local.at(i, j));
+  }
+  for (std::int64_t i = 0; i < edge; ++i) std::copy_n(block + i * edge, edge, t.to + i * t.to_step);
+}
+
+/// What is left at the edges: squares of vectors, then single elements.
+template <class T>
+void transpose_edge(Tile<T> t, std::int64_t height, std::int64_t width) {
+  std::int64_t tall = height / kLanes<T> * kLanes<T>;
+  std::int64_t wide = width / kLanes<T> * kLanes<T>;
+  for (std::int64_t j = 0; j < wide; j += kLanes<T>) {
+    for (std::int64_t i = 0; i < tall; i += kLanes<T>) transpose_vectors(t.at(i, j));
+  }
+  transpose_scalars(t.at(0, wide), tall, width - wide);
+  transpose_scalars(t.at(tall, 0), height - tall, width);
+}
+
+template <class T>
+void transpose(Tile<T> t, std::int64_t height, std::int64_t width) {
+  std::int64_t tall = height / kLine<T> * kLine<T>;
+  std::int64_t wide = width / kLine<T> * kLine<T>;
+  for (std::int64_t j = 0; j < wide; j += kLine<T>) {
+    for (std::int64_t i = 0; i < tall; i += kLine<T>) transpose_lines(t.at(i, j));
+  }
+  transpose_edge(t.at(0, wide), tall, width - wide);
+  transpose_edge(t.at(tall, 0), height - tall, width);
+}
+#endif
+
+void transpose_8(const std::uint8_t* from, std::int64_t from_step, std::uint8_t* to, std::int64_t to_step,
+                 std::int64_t height, std::int64_t width) {
+  transpose(Tile<std::uint8_t>{from, from_step, to, to_step}, height, width);
+}
+void transpose_16(const std::uint16_t* from, std::int64_t from_step, std::uint16_t* to, std::int64_t to_step,
+                  std::int64_t height, std::int64_t width) {
+  transpose(Tile<std::uint16_t>{from, from_step, to, to_step}, height, width);
+}
+void transpose_32(const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step,
+                  std::int64_t height, std::int64_t width) {
+  transpose(Tile<std::uint32_t>{from, from_step, to, to_step}, height, width);
+}
+void transpose_64(const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step,
+                  std::int64_t height, std::int64_t width) {
+  transpose(Tile<std::uint64_t>{from, from_step, to, to_step}, height, width);
+}
+
+}  // namespace backpass::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace backpass::kernels {
+
+HWY_EXPORT(transpose_8);
+HWY_EXPORT(transpose_16);
+HWY_EXPORT(transpose_32);
+HWY_EXPORT(transpose_64);
+
+void transpose_tile(const std::uint8_t* from, std::int64_t from_step, std::uint8_t* to, std::int64_t to_step,
+                    std::int64_t height, std::int64_t width) {
+  HWY_DYNAMIC_DISPATCH(transpose_8)(from, from_step, to, to_step, height, width);
+}
+void transpose_tile(const std::uint16_t* from, std::int64_t from_step, std::uint16_t* to, std::int64_t to_step,
+                    std::int64_t height, std::int64_t width) {
+  HWY_DYNAMIC_DISPATCH(transpose_16)(from, from_step, to, to_step, height, width);
+}
+void transpose_tile(const std::uint32_t* from, std::int64_t from_step, std::uint32_t* to, std::int64_t to_step,
+                    std::int64_t height, std::int64_t width) {
+  HWY_DYNAMIC_DISPATCH(transpose_32)(from, from_step, to, to_step, height, width);
+}
+void transpose_tile(const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step,
+                    std::int64_t height, std::int64_t width) {
+  HWY_DYNAMIC_DISPATCH(transpose_64)(from, from_step, to, to_step, height, width);
+}
+
+}  // namespace backpass::kernels
+#endif  // HWY_ONCE
