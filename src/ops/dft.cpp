@@ -27,11 +27,11 @@ Options options_of(const Node& node) {
   return {inverse == 1, onesided == 1};
 }
 
-// One integer that an optional input holds.
-std::optional<Dim> scalar(const InferContext& c, std::size_t input) {
-  const std::vector<Dim> values = c.ints(input);
-  c.require(values.size() == 1, "input ", input, ": got ", values.size(), " values, expected 1");
-  return values[0];
+Dim given_length(InferContext& c) {
+  const auto values = c.maybe_ints(1);
+  if (!values) return c.data_dependent("dft_length");
+  c.require(values->size() == 1, "dft_length: got ", values->size(), " values, expected 1");
+  return values->front();
 }
 
 void infer(InferContext& c) {
@@ -50,7 +50,7 @@ void infer(InferContext& c) {
   c.require(!parts.is_known() || parts.is(1) || parts.is(2), "last extent of input: got ", parts.str(),
             ", expected 1 or 2");
   c.require(!(onesided && !inverse && parts.is(2)), "onesided: got complex input, expected real input");
-  Dim length = c.has_input(1) ? *scalar(c, 1) : onesided && inverse ? (shape[axis] - 1) * Dim(2) : shape[axis];
+  Dim length = c.has_input(1) ? given_length(c) : onesided && inverse ? (shape[axis] - 1) * Dim(2) : shape[axis];
   c.require(!length.is_known() || length.value() >= 1, "dft_length: got ", length.str(), ", expected 1 or more");
   shape[axis] = onesided && !inverse ? floor_div(length, 2) + 1 : length;
   shape.back() = onesided && inverse ? 1 : 2;

@@ -17,8 +17,8 @@ void infer(InferContext& c) {
   c.require(is_known_dtype(code) && types::numbers.has(static_cast<DType>(code)), "attribute 'output_datatype': got ",
             code, ", expected a number type");
   c.set_dtype(0, static_cast<DType>(code));
-  const std::vector<Dim> bands = c.ints(kBands);
-  const std::vector<Dim> length = c.ints(kLength);
+  const std::vector<Dim> bands = c.maybe_ints(kBands).value_or(std::vector<Dim>{c.data_dependent("bands")});
+  const std::vector<Dim> length = c.maybe_ints(kLength).value_or(std::vector<Dim>{c.data_dependent("dft_length")});
   c.require(bands.size() == 1 && length.size() == 1, "num_mel_bins and dft_length: expected one value each");
   for (const Dim& dim : {bands[0], length[0]})
     c.require(!dim.is_known() || dim.value() >= 0, "num_mel_bins and dft_length: got ", dim.str(),

@@ -119,7 +119,12 @@ std::optional<double> common_scale(const Node& node, const std::vector<std::size
 }
 
 Shape sized(InferContext& c, Shape shape, const std::vector<std::size_t>& axes) {
-  const std::vector<Dim> sizes = c.ints(kSizes);
+  std::vector<Dim> sizes;
+  if (auto known = c.maybe_ints(kSizes)) {
+    sizes = *known;
+  } else {
+    for (std::size_t i = 0; i < axes.size(); ++i) sizes.push_back(c.data_dependent("resized"));
+  }
   c.require(sizes.size() == axes.size(), "sizes: got ", sizes.size(), " values, expected ", axes.size());
   for (std::size_t i = 0; i < axes.size(); ++i)
     c.require(!sizes[i].is_known() || sizes[i].value() >= 0, "sizes: got ", sizes[i].str(), ", expected 0 or more");

@@ -14,8 +14,8 @@ namespace {
 
 enum Input : std::size_t { kSignal, kStep, kWindow, kLength };
 
-Dim scalar(const InferContext& c, std::size_t input, std::string_view name) {
-  const std::vector<Dim> values = c.ints(input);
+Dim scalar(InferContext& c, std::size_t input, std::string_view name) {
+  const std::vector<Dim> values = c.maybe_ints(input).value_or(std::vector<Dim>{c.data_dependent(name)});
   c.require(values.size() == 1, name, ": got ", values.size(), " values, expected 1");
   c.require(!values[0].is_known() || values[0].value() >= 1, name, ": got ", values[0].str(), ", expected 1 or more");
   return values[0];

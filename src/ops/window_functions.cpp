@@ -23,7 +23,7 @@ void infer(InferContext& c) {
   c.require(is_known_dtype(code) && types::numbers.has(static_cast<DType>(code)), "attribute 'output_datatype': got ",
             code, ", expected a number type");
   c.set_dtype(0, static_cast<DType>(code));
-  const std::vector<Dim> size = c.ints(0);
+  const std::vector<Dim> size = c.maybe_ints(0).value_or(std::vector<Dim>{c.data_dependent("size")});
   c.require(size.size() == 1, "size: got ", size.size(), " values, expected 1");
   c.require(!size[0].is_known() || size[0].value() >= 0, "size: got ", size[0].str(), ", expected 0 or more");
   c.set_shape(0, {size[0]});

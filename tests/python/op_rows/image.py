@@ -1,0 +1,176 @@
+"""Resampling: Resize, Upsample, GridSample, AffineGrid."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from op_case import FLOATS, REALS, Row, case, const, data
+from op_oracle import from_torch
+
+
+def scaled(*scales: float, **attrs: object) -> object:
+    return case((1, 2, 5, 7), None, const(np.array(scales, np.float32)), **attrs)
+
+
+def sized(*sizes: int, **attrs: object) -> object:
+    return case((1, 2, 5, 7), None, None, const(list(sizes)), **attrs)
+
+
+def torch_grid(
+    x: object, grid: object, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
+) -> object:
+    import torch
+
+    names = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
+    return torch.nn.functional.grid_sample(x, grid, names[mode], padding_mode, bool(align_corners))
+
+
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+MODES = ("nearest", "linear", "cubic")
+WITHOUT_ROI = const(np.zeros(0, np.float32))
+
+ROWS = [
+    Row(
+        "Resize",
+        [
+            scaled(1, 1, 2, 2),
+            scaled(1, 1, 0.6, 1.3),
+            sized(1, 2, 3, 11),
+            sized(2, 2, 5, 7),
+            case((6,), None, const([1.7], "float32")),
+            case((2, 3, 4), None, const([2.0, 1.5], "float32"), axes=[2, 0]),
+            case((1, 2, 3, 4, 5), None, None, const([1, 2, 5, 3, 9])),
+        ],
+        attrs=[{"mode": m, "coordinate_transformation_mode": c} for m, c in itertools.product(MODES, COORDINATES)],
+        dtypes=REALS,
+        tol={"float32": (1e-5, 5e-6), "float64": (1e-5, 1e-6)},  # the reference rounds cubic weights
+        bench=case((1, 16, 128, 128), None, const([1.0, 1.0, 2.0, 2.0], "float32")),
+    ),
+    Row(
+        "Resize",
+        [sized(1, 2, 3, 4), scaled(1, 1, 0.4, 0.5), scaled(1, 1, 1.5, 0.7)],
+        attrs=[{"mode": m, "antialias": 1, "exclude_outside": e} for m in ("linear", "cubic") for e in (0, 1)],
+        tol=5e-5,
+        name="Resize-antialias",
+    ),
+    Row(
+        "Resize",
+        [
+            case(
+                (1, 1, 4, 4),
+                const([0, 0, 0.4, 0.6, 1, 1, 0.6, 0.8], "float32"),
+                None,
+                const([1, 1, 3, 3]),
+                mode=m,
+                coordinate_transformation_mode="tf_crop_and_resize",
+                extrapolation_value=9.0,
+            )
+            for m in MODES
+        ]
+        + [
+            case(
+                (1, 1, 4, 6),
+                data(4, low=-0.3, high=1.3),
+                None,
+                const([3, 3]),
+                axes=[2, 3],
+                mode="linear",
+                coordinate_transformation_mode="tf_crop_and_resize",
+                extrapolation_value=9.0,
+            )
+        ],
+        tol=5e-5,
+        name="Resize-crop",
+    ),
+    Row(
+        "Resize",
+        [
+            case((1, 2, 5, 8), None, None, const([7, 9]), axes=[2, 3], keep_aspect_ratio_policy=p)
+            for p in ("not_larger", "not_smaller")
+        ],
+        opset=18,
+        oracle="ort",
+        name="Resize-aspect",
+    ),
+    Row(
+        "Resize",
+        [scaled(1, 1, 1.7, 0.8, mode=m) for m in MODES],
+        dtypes=("uint8", "int8", "int32", "float16", "bfloat16"),
+        name="Resize-types",
+    ),
+    Row(
+        "Resize",
+        [case((1, 2, 5, 7), WITHOUT_ROI, const([1, 1, 2.0, 3.0], "float32"), mode=m) for m in MODES]
+        + [case((1, 2, 5, 7), WITHOUT_ROI, WITHOUT_ROI, const([1, 2, 4, 9]), mode=m) for m in MODES],
+        opset=(18, 13, 11),
+        oracle="ort",
+        tol=5e-5,
+        name="Resize-older",
+    ),
+    Row(
+        "Resize",
+        [case((1, 2, 5, 7), const([1, 1, 2.0, 1.4], "float32"), mode=m) for m in ("nearest", "linear")],
+        opset=10,
+        oracle="ort",
+        tol=5e-5,
+        name="Resize-10",
+    ),
+    Row(
+        "Upsample",
+        [case((1, 2, 5, 7), const([1, 1, 2.0, 1.5], "float32"), mode=m) for m in ("nearest", "linear")],
+        opset=9,
+        oracle="ort",
+        tol=5e-5,
+    ),
+    Row(
+        "Upsample",
+        [case((1, 2, 5, 7), scales=[1.0, 1.0, 2.0, 3.0], mode=m) for m in ("nearest", "linear")],
+        opset=7,
+        oracle="ort",
+        tol=5e-5,
+        name="Upsample-attributes",
+    ),
+    # torch samples two and three dimensions; bicubic with border padding differs from the standard there.
+    Row(
+        "GridSample",
+        [
+            case((2, 3, 5, 6), data(2, 4, 7, 2, low=-1.6, high=1.6)),
+            case((1, 2, 3, 4, 5), data(1, 2, 3, 2, 3, low=-1.3, high=1.3)),
+            case((1, 1, 4, 4), data(1, 0, 3, 2)),
+        ],
+        attrs=[
+            {"mode": m, "padding_mode": p, "align_corners": a}
+            for m, p, a in itertools.product(("linear", "nearest"), ("zeros", "border", "reflection"), (0, 1))
+        ],
+        dtypes=FLOATS,
+        opset=(22, 20),
+        oracle=from_torch(torch_grid),
+        tol=1e-4,
+    ),
+    Row(
+        "GridSample",
+        [
+            case((1, 2, 4, 5), data(1, 3, 4, 2, low=-1.3, high=1.3), mode="cubic", padding_mode=p, align_corners=a)
+            for p, a in itertools.product(("zeros", "border", "reflection"), (0, 1))
+        ],
+        dtypes=("float32",),
+        tol=1e-4,
+        name="GridSample-cubic",
+    ),
+    Row(
+        "AffineGrid",
+        [case((2, 2, 3), const([2, 3, 4, 5]), align_corners=a) for a in (0, 1)]
+        + [case((1, 3, 4), const([1, 2, 3, 4, 5]), align_corners=a) for a in (0, 1)],
+        dtypes=FLOATS,
+        opset=20,
+        oracle=from_torch(lambda t, s, align_corners: affine(t, s, align_corners)),
+        tol=1e-4,
+    ),
+]
+
+
+def affine(theta: object, size: object, align_corners: int) -> object:
+    import torch
+
+    return torch.nn.functional.affine_grid(theta, size.tolist(), align_corners=bool(align_corners))  # type: ignore[attr-defined]
