@@ -12,9 +12,8 @@ namespace backpass::kernels {
 namespace {
 
 constexpr std::int64_t kBlock = 1 << 14;  // elements of one piece of a long row
-constexpr std::int64_t kTile =
-    256;  // rows of the destination filled together: long enough runs in the source to prefetch
-constexpr std::int64_t kShortRow = 64;  // elements; shorter rows are done several at a time
+constexpr std::int64_t kTile = 256;       // rows filled by one strip of transposed squares: runs worth prefetching
+constexpr std::int64_t kShortRow = 64;    // elements; shorter rows are done several at a time
 
 std::vector<CopyLoop> simplified(std::span<const std::int64_t> dims, std::span<const std::int64_t> from,
                                  std::span<const std::int64_t> to) {

@@ -75,7 +75,7 @@ Kernel prepare_scatter(PrepareContext& c) {
             to_string(c.in(1).dims));
   kernels::IndexedElements where(data.dims, c.in(1).dims, c.axis(c.node.attr_int("axis", 0), data.dims.size()));
   return [=](const KernelArgs& args) {
-    if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
+    kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
     kernels::scatter_elements(label, dtype, reduction, where, index_type, args.inputs[1], args.inputs[2],
                               args.outputs[0]);
   };
@@ -118,8 +118,7 @@ const Register scatter_elements{{.name = "ScatterElements",
                                  .inputs = {3, 3},
                                  .types = types::movable,
                                  .infer = infer_scatter,
-                                 .prepare = prepare_scatter,
-                                 .in_place_input = 0}};
+                                 .prepare = prepare_scatter}};
 
 const Register scatter{{.name = "Scatter",
                         .since = 11,
@@ -127,8 +126,7 @@ const Register scatter{{.name = "Scatter",
                         .inputs = {3, 3},
                         .types = types::movable,
                         .infer = infer_scatter,
-                        .prepare = prepare_scatter,
-                        .in_place_input = 0}};
+                        .prepare = prepare_scatter}};
 
 const Register gather_elements_grad{{.name = "GatherElementsGrad",
                                      .domain = "com.microsoft",

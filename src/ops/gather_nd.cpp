@@ -95,7 +95,7 @@ Kernel prepare_scatter(PrepareContext& c) {
   c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "updates: got ",
             to_string(c.in(2).dims));
   return [=](const KernelArgs& args) {
-    if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
+    kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
     kernels::scatter_slices(dtype, reduction, offsets(args, 1), offsets.slices.slice(), args.inputs[2],
                             args.outputs[0]);
   };
@@ -138,8 +138,7 @@ const Register scatter_nd{{.name = "ScatterND",
                            .inputs = {3, 3},
                            .types = types::movable,
                            .infer = infer_scatter,
-                           .prepare = prepare_scatter,
-                           .in_place_input = 0}};
+                           .prepare = prepare_scatter}};
 
 const Register gather_nd_grad{{.name = "GatherNDGrad",
                                .domain = "com.microsoft",

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
@@ -88,17 +89,42 @@ struct Inputs {
 constexpr Inputs kSlice{1, 2, 3, 4};
 constexpr Inputs kSliceGrad{2, 3, 4, 5};
 
-std::vector<std::int64_t> known_axes(const InferContext& c, std::size_t input, std::size_t count) {
-  if (c.has_input(input)) return c.known_ints(input);
-  std::vector<std::int64_t> all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<std::int64_t>(i);
-  return all;
-}
+/// Bounds along some axes, as far as they are known.
+struct Bounds {
+  std::vector<std::size_t> axes;
+  std::optional<std::vector<Dim>> starts;
+  std::optional<std::vector<Dim>> ends;
+  std::optional<std::vector<std::int64_t>> steps;
+};
 
-std::int64_t length_of(const InferContext& c, std::size_t input) {
-  const Shape& s = c.shape(input);
-  c.require(s.size() == 1, "input ", input, ": got rank ", s.size(), ", expected a 1-D tensor");
-  return s[0].is_known() ? s[0].value() : throw NotKnownYet{};
+/// nullopt when not even the axes are known.
+std::optional<Bounds> read_bounds(const InferContext& c, std::size_t rank) {
+  const Shape& length = c.shape(kSlice.starts);
+  c.require(length.size() == 1, "starts: got rank ", length.size(), ", expected a 1-D tensor");
+  if (!length[0].is_known()) return std::nullopt;
+  auto count = static_cast<std::size_t>(length[0].value());
+  c.require(count <= rank, "starts: got ", count, " numbers for a tensor of rank ", rank);
+  std::vector<std::int64_t> leading(count);
+  std::iota(leading.begin(), leading.end(), 0);
+  std::optional<std::vector<std::int64_t>> axes = leading;
+  if (c.has_input(kSlice.axes)) axes = movement::numbers(c.maybe_ints(kSlice.axes));
+  if (!axes) return std::nullopt;
+  Bounds b{{}, c.maybe_ints(kSlice.starts), c.maybe_ints(kSlice.ends), std::vector<std::int64_t>(count, 1)};
+  if (c.has_input(kSlice.steps)) b.steps = movement::numbers(c.maybe_ints(kSlice.steps));
+  auto check = [&](const auto& list, const char* what) {
+    c.require(!list || list->size() == count, what, ": got ", list ? list->size() : 0, " numbers for ", count,
+              " starts");
+  };
+  check(axes, "axes");
+  check(b.starts, "starts");
+  check(b.ends, "ends");
+  check(b.steps, "steps");
+  for (std::int64_t a : *axes) {
+    b.axes.push_back(c.axis(a, rank));
+    c.require(std::count(b.axes.begin(), b.axes.end(), b.axes.back()) == 1, "axes: got axis ", a,
+              " twice, expected each at most once");
+  }
+  return b;
 }
 
 void keep_ints(InferContext& c, std::int64_t start, std::int64_t end, std::int64_t step) {
@@ -116,33 +142,22 @@ void infer_slice(InferContext& c) {
     if (c.has_input(i)) movement::require_index(c, i);
   }
   Shape out = c.shape(0);
-  if (c.has_input(kSlice.axes) && !movement::numbers(c.maybe_ints(kSlice.axes))) {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = c.data_dependent(concat("slice", i));
+  auto unknown = [&](std::size_t axis) { return c.data_dependent(concat("slice", axis)); };
+  std::optional<Bounds> b = read_bounds(c, out.size());
+  if (!b) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = unknown(i);
     return c.set_shape(0, std::move(out));
   }
-  auto count = static_cast<std::size_t>(length_of(c, kSlice.starts));
-  std::vector<std::int64_t> axes = known_axes(c, kSlice.axes, count);
-  c.require(axes.size() == count, "axes: got ", axes.size(), " numbers for ", count, " starts");
-  c.require(count <= out.size(), "starts: got ", count, " numbers for a tensor of rank ", out.size());
-  auto starts = c.maybe_ints(kSlice.starts);
-  auto ends = c.maybe_ints(kSlice.ends);
-  std::vector<std::int64_t> ones(count, 1);
-  auto steps = c.has_input(kSlice.steps) ? movement::numbers(c.maybe_ints(kSlice.steps)) : ones;
-  c.require(!ends || ends->size() == count, "ends: got ", ends ? ends->size() : 0, " numbers for ", count, " starts");
-  c.require(!steps || steps->size() == count, "steps: got ", steps ? steps->size() : 0, " numbers for ", count,
-            " starts");
-  std::vector<bool> seen(out.size(), false);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::size_t axis = c.axis(axes[i], out.size());
-    c.require(!seen[axis], "axes: got axis ", axes[i], " twice, expected each at most once");
-    seen[axis] = true;
-    if (!starts || !ends || !steps) {
-      out[axis] = c.data_dependent(concat("slice", axis));
+  bool known = b->starts && b->ends && b->steps;
+  for (std::size_t i = 0; i < b->axes.size(); ++i) {
+    std::size_t axis = b->axes[i];
+    if (!known) {
+      out[axis] = unknown(axis);
       continue;
     }
-    const Dim& start = (*starts)[i];
-    const Dim& end = (*ends)[i];
-    std::int64_t step = (*steps)[i];
+    const Dim& start = (*b->starts)[i];
+    const Dim& end = (*b->ends)[i];
+    std::int64_t step = (*b->steps)[i];
     c.require(step != 0, "steps: got 0, expected a step that moves");
     if (out[axis].is_known() && start.is_known() && end.is_known()) {
       if (out.size() == 1) keep_ints(c, start.value(), end.value(), step);

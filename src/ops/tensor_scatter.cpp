@@ -81,7 +81,7 @@ Kernel prepare_bytes(PrepareContext& c) {
   std::int64_t count = c.in(0).size();
   bool indexed = c.has_input(2);
   return [=, label = c.node.label()](const KernelArgs& args) {
-    if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
+    kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
     const std::int64_t* indices = indexed ? args.in<std::int64_t>(2) : nullptr;
     for (std::int64_t b = 0; indexed && b < entries; ++b) check_index(label, l, indices[b], b);
     if (l.length == 0) return;
@@ -97,8 +97,7 @@ const Register tensor_scatter{{.name = "TensorScatter",
                                .inputs = {2, 3},
                                .types = movement::any_type,
                                .infer = infer,
-                               .prepare = prepare,
-                               .in_place_input = 0}};
+                               .prepare = prepare}};
 
 }  // namespace
 }  // namespace backpass
