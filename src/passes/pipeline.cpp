@@ -1,5 +1,6 @@
 #include "passes/pipeline.hpp"
 
+#include "passes/constant_reshapes.hpp"
 #include "passes/fold_constants.hpp"
 #include "passes/fuse_linear.hpp"
 #include "passes/merge_duplicates.hpp"
@@ -15,6 +16,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   graph.remove_dead_nodes();
   fold_constants(graph, log);
   remove_identities(graph, log);
+  constant_reshapes(graph, log);
   merge_duplicates(graph, log);
   fuse_linear(graph, log);
 }

@@ -413,7 +413,7 @@ class Binder {
 
 }  // namespace
 
-std::unique_ptr<Binding> bind(const Program& program, std::span<const RuntimeValue> inputs) {
+std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs) {
   return Binder(program, inputs).run();
 }
 

@@ -74,7 +74,7 @@ struct Binding {
 
 /// Works out everything for these inputs (graph inputs, then captures). Only types and extents are used, not contents.
 /// Throws InvalidInput with the node's label when shapes do not fit.
-std::unique_ptr<Binding> bind(const Program& program, std::span<const RuntimeValue> inputs);
+std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs);
 
 /// The table behind PlanReport::text.
 std::string describe_plan(const Binding& binding);

@@ -79,7 +79,8 @@ std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeVal
     results[k] = std::move(t);
   }
   Kernel kernel = prepare_kernel(context);
-  Tensor scratch(DType::uint8, {static_cast<std::int64_t>(context.scratch_bytes)});
+  Tensor scratch;
+  if (context.scratch_bytes > 0) scratch = Tensor(DType::uint8, {static_cast<std::int64_t>(context.scratch_bytes)});
   kernel({in.data(), out.data(), static_cast<std::byte*>(scratch.mutable_data())});
   return results;
 }

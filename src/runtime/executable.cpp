@@ -131,7 +131,7 @@ std::shared_ptr<const Binding> Executable::binding_for(std::span<const RuntimeVa
     bindings_.splice(bindings_.begin(), bindings_, it);
     return bindings_.front().binding;
   }
-  std::shared_ptr<const Binding> binding = bind(program_, inputs);
+  std::shared_ptr<const Binding> binding = make_binding(program_, inputs);
   bindings_.push_front({key_of(inputs), binding});
   if (bindings_.size() > static_cast<std::size_t>(binding_cache_)) bindings_.pop_back();
   return binding;
