@@ -91,7 +91,7 @@ class TileBuilder {
   /// The same with a result type of its own.
   TileRegister apply_as(const TileFunction& function, std::initializer_list<TileRegister> operands, DType result,
                         const TileParams& params = {});
-  /// To a compute type: any number or bool to a float type, integers to int64, anything to bool.
+  /// Any number or bool to float32, float64 or bool; integers to int64; float32 to the 16-bit floats and back.
   TileRegister convert(TileRegister value, DType to);
   void output(TileRegister value, DType stored);
 
@@ -100,11 +100,13 @@ class TileBuilder {
   std::optional<double> constant(TileRegister r) const;
   std::size_t size() const { return program_.code.size(); }
 
+  /// The program, without instructions that no output needs.
   TileProgram finish();
 
  private:
   TileRegister fresh(DType type);
   TileRegister copy(TileRegister value);
+  TileRegister unwidened(TileRegister value, DType stored) const;
 
   TileProgram program_;
 };

@@ -8,6 +8,8 @@
 namespace backpass {
 namespace {
 
+constexpr std::string_view kConvert = "Cast";
+
 bool is_half(DType t) { return t == DType::float16 || t == DType::bfloat16; }
 
 }  // namespace
@@ -93,7 +95,7 @@ TileRegister TileBuilder::convert(TileRegister value, DType to) {
   TileLoop loop = tile_convert_loop(from, to);
   if (loop == nullptr) fail<Unsupported>("conversion of ", name_of(from), " to ", name_of(to), " in a tile program");
   TileRegister result = fresh(to);
-  program_.code.push_back({.loop = loop, .name = "Cast", .in = {value, kNoRegister, kNoRegister}, .out = result});
+  program_.code.push_back({.loop = loop, .name = kConvert, .in = {value, kNoRegister, kNoRegister}, .out = result});
   return result;
 }
 
@@ -104,15 +106,38 @@ TileRegister TileBuilder::copy(TileRegister value) {
   return result;
 }
 
+// The register of this stored type that `value` was widened from, else none.
+TileRegister TileBuilder::unwidened(TileRegister value, DType stored) const {
+  if (!is_half(stored)) return kNoRegister;
+  for (const TileProgram::Instruction& i : program_.code) {
+    if (i.out == value && i.name == kConvert && type(i.in[0]) == stored) return i.in[0];
+  }
+  return kNoRegister;
+}
+
 void TileBuilder::output(TileRegister value, DType stored) {
-  TileRegister result = convert(value, stored);
+  TileRegister narrow = unwidened(value, stored);
+  TileRegister result = narrow != kNoRegister ? narrow : convert(value, stored);
   auto is_computed = [&](const TileProgram::Instruction& i) { return i.out == result; };
   bool computed = std::any_of(program_.code.begin(), program_.code.end(), is_computed);
   bool taken = std::find(program_.outputs.begin(), program_.outputs.end(), result) != program_.outputs.end();
   program_.outputs.push_back(computed && !taken ? result : copy(result));
 }
 
-TileProgram TileBuilder::finish() { return std::move(program_); }
+TileProgram TileBuilder::finish() {
+  std::vector<bool> needed(program_.registers.size(), false);
+  for (TileRegister r : program_.outputs) needed[static_cast<std::size_t>(r)] = true;
+  std::vector<TileProgram::Instruction> kept;
+  for (auto it = program_.code.rbegin(); it != program_.code.rend(); ++it) {
+    if (!needed[static_cast<std::size_t>(it->out)]) continue;
+    for (int a = 0; a < it->arity; ++a) needed[static_cast<std::size_t>(it->in[static_cast<std::size_t>(a)])] = true;
+    kept.push_back(*it);
+  }
+  program_.code.assign(kept.rbegin(), kept.rend());
+  std::erase_if(program_.immediates,
+                [&](const TileProgram::Immediate& i) { return !needed[static_cast<std::size_t>(i.out)]; });
+  return std::move(program_);
+}
 
 TileRegister emit_tile(const Node& node, std::span<const TileRegister> inputs, TileBuilder& builder) {
   const TileOp& op = *node.def->tile;

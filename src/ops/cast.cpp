@@ -3,6 +3,7 @@
 
 #include "kernels/convert.hpp"
 #include "kernels/string_cast.hpp"
+#include "kernels/tile.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
 
@@ -84,6 +85,19 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+// Inside a fused program. Rounding to 16 bits is what the model asked for, so it happens even though the value stays in
+// a float register. Conversions that need care with range or double rounding are left to the kernel above.
+TileRegister emit(TileEmit& e) {
+  const auto to = static_cast<DType>(e.node.attr_int("to"));
+  const DType compute = tile_compute_type(to);
+  if (compute != to && e.builder.type(e.inputs[0]) != compute)
+    fail<Unsupported>(e.node.label(), " rounds twice in tiles");
+  TileRegister value = e.builder.convert(e.inputs[0], compute);
+  return compute == to ? value : e.builder.convert(e.builder.convert(value, to), compute);
+}
+
+constexpr TileOp kTile{.emit = emit};
+
 const Register cast{{.name = "Cast",
                      .since = 28,
                      .doc = "Converts elements to another type; floats are cut off towards zero when cast to integers.",
@@ -91,6 +105,7 @@ const Register cast{{.name = "Cast",
                               DTypeSet{DType::float6e2m3, DType::float6e3m2},
                      .infer = infer,
                      .prepare = prepare,
+                     .tile = &kTile,
                      .in_place_input = 0}};
 
 }  // namespace

@@ -1,0 +1,44 @@
+// backpass.Tile: several pointwise operators as one program. Made by passes/fuse_tiles.cpp only.
+#include "kernels/tile.hpp"
+#include "ops/op.hpp"
+#include "ops/shape_rules.hpp"
+
+namespace backpass {
+namespace {
+
+std::shared_ptr<const TileProgram> program_of(const Node& node) {
+  auto it = node.attributes.find("program");
+  const auto* held = it == node.attributes.end() ? nullptr : std::get_if<std::shared_ptr<const void>>(&it->second);
+  ensure(held != nullptr && *held != nullptr, node.label(), " has no program");
+  return std::static_pointer_cast<const TileProgram>(*held);
+}
+
+void infer(InferContext& c) {
+  std::shared_ptr<const TileProgram> program = program_of(c.node);
+  for (std::size_t k = 0; k < program->outputs.size(); ++k) {
+    c.set_dtype(k, program->registers[static_cast<std::size_t>(program->outputs[k])]);
+  }
+  Shape shape(static_cast<std::size_t>(c.node.attr_int("rank", 0)), Dim(1));
+  for (std::size_t i = 0; i < c.input_count(); ++i) shape = rules::broadcast(c, shape, c.shape(i));
+  for (std::size_t k = 0; k < program->outputs.size(); ++k) c.set_shape(k, shape);
+}
+
+Kernel prepare(PrepareContext& c) {
+  std::vector<Dims> dims;
+  for (const TensorInfo& input : c.inputs) dims.push_back(input.dims);
+  return bind_tile_program(program_of(c.node), dims, c.out(0).dims);
+}
+
+const Register tile_op{{.name = "Tile",
+                        .domain = "backpass",
+                        .doc = "Several pointwise operators fused into one program over tiles.",
+                        .inputs = {1, -1},
+                        .outputs = {1, -1},
+                        .types = {},
+                        .infer = infer,
+                        .prepare = prepare,
+                        .in_place_input = 0,
+                        .is_tile_program = true}};
+
+}  // namespace
+}  // namespace backpass

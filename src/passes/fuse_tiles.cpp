@@ -1,0 +1,103 @@
+#include "passes/fuse_tiles.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "kernels/tile.hpp"
+#include "passes/tile_groups.hpp"
+
+namespace backpass {
+namespace {
+
+class Replacement {
+ public:
+  Replacement(Graph& graph, const std::vector<Node*>& group) : graph_(graph), members_(group.begin(), group.end()) {
+    for (Node* node : graph.nodes()) {
+      if (members_.count(node) != 0) nodes_.push_back(node);
+    }
+  }
+
+  std::string run(const std::map<const Value*, std::vector<Node*>>& uses) {
+    collect(uses);
+    TileProgram program = write();
+    std::string operators = program.str();
+    Node* last = nodes_.back();
+    Node* tile = graph_.add_node("Tile", inputs_, outputs_, last->name, "backpass", last);
+    tile->attributes["program"] = std::shared_ptr<const void>(std::make_shared<const TileProgram>(std::move(program)));
+    // Immediates may have had more axes than any remaining operand.
+    tile->attributes["rank"] = static_cast<std::int64_t>(outputs_[0]->type.shape->size());
+    for (Node* node : nodes_) {
+      // The values live on as outputs of the new node.
+      if (std::find(outputs_.begin(), outputs_.end(), node->outputs[0]) != outputs_.end()) node->outputs.clear();
+    }
+    return concat("fused ", nodes_.size(), " pointwise nodes into ", tile->label(), ": ", operators);
+  }
+
+ private:
+  void collect(const std::map<const Value*, std::vector<Node*>>& uses) {
+    std::set<Value*> seen;
+    for (Node* node : nodes_) {
+      for (Value* v : node->inputs) {
+        bool inside = v == nullptr || members_.count(v->producer) != 0 || is_immediate(*v);
+        if (!inside && seen.insert(v).second) inputs_.push_back(v);
+      }
+      Value* out = node->outputs[0];
+      auto it = uses.find(out);
+      bool needed = graph_.is_output(out);
+      if (it != uses.end()) {
+        needed |= std::any_of(it->second.begin(), it->second.end(), [&](Node* n) { return members_.count(n) == 0; });
+      }
+      if (needed) outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
+    }
+  }
+
+  TileProgram write() {
+    TileBuilder builder(inputs_.size());
+    std::unordered_map<const Value*, TileRegister> registers;
+    auto load = [&](const Value* v) {
+      if (is_immediate(*v)) return builder.immediate(*v->constant);
+      auto index = std::find(inputs_.begin(), inputs_.end(), v) - inputs_.begin();
+      return builder.input(static_cast<std::size_t>(index), v->type.dtype);
+    };
+    auto operand = [&](const Value* v) {
+      if (v == nullptr) return kNoRegister;
+      auto it = registers.find(v);
+      return it != registers.end() ? it->second : registers.emplace(v, load(v)).first->second;
+    };
+    for (const Node* node : nodes_) {
+      std::vector<TileRegister> operands;
+      for (const Value* v : node->inputs) operands.push_back(operand(v));
+      registers[node->outputs[0]] = emit_tile(*node, operands, builder);
+    }
+    for (const Value* v : outputs_) builder.output(registers.at(v), v->type.dtype);
+    return builder.finish();
+  }
+
+  Graph& graph_;
+  std::set<const Node*> members_;
+  std::vector<Node*> nodes_;  // in execution order
+  std::vector<Value*> inputs_;
+  std::vector<Value*> outputs_;
+};
+
+}  // namespace
+
+int fuse_tiles(Graph& graph, std::vector<std::string>& log) {
+  std::vector<std::vector<Node*>> groups = find_tile_groups(graph);
+  if (groups.empty()) return 0;
+  const auto uses = graph.uses();
+  int absorbed = 0;
+  for (const std::vector<Node*>& group : groups) {
+    log.push_back(Replacement(graph, group).run(uses));
+    absorbed += static_cast<int>(group.size());
+  }
+  graph.sort_topologically();
+  graph.remove_dead_nodes();
+  return absorbed;
+}
+
+}  // namespace backpass

@@ -1,0 +1,333 @@
+// Tile programs against plain loops, and fused graphs against the same graphs run node by node.
+#include "kernels/tile.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "graph/builder.hpp"
+#include "graph/infer.hpp"
+#include "ops/pointwise.hpp"
+#include "ops/shape_rules.hpp"
+#include "passes/fuse_tiles.hpp"
+#include "runtime/interpreter.hpp"
+#include "support/half.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+namespace {
+
+Tensor random_tensor(const Dims& dims, std::uint32_t seed, DType dtype = DType::float32) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> distribution(-2, 2);
+  Tensor t(dtype, dims);
+  for (std::int64_t i = 0; i < t.size(); ++i) {
+    float value = distribution(generator);
+    if (dtype == DType::float32) t.as<float>()[i] = value;
+    if (dtype == DType::float16) t.as<Half>()[i] = Half(value);
+    if (dtype == DType::boolean) t.as<bool>()[i] = value > 0;
+  }
+  return t;
+}
+
+// a * b + a, each operand read through its broadcast strides.
+std::vector<float> expected_product(const Tensor& a, const Tensor& b, const Dims& out) {
+  Dims as = broadcast_strides(a.dims(), out);
+  Dims bs = broadcast_strides(b.dims(), out);
+  std::vector<float> result;
+  for (std::int64_t i = 0; i < element_count(out); ++i) {
+    std::int64_t ai = 0;
+    std::int64_t bi = 0;
+    std::int64_t rest = i;
+    for (std::size_t axis = out.size(); axis-- > 0; rest /= out[axis]) {
+      ai += rest % out[axis] * as[axis];
+      bi += rest % out[axis] * bs[axis];
+    }
+    float product = a.as<float>()[ai] * b.as<float>()[bi];
+    result.push_back(product + a.as<float>()[ai]);
+  }
+  return result;
+}
+
+TileProgram product_program() {
+  TileBuilder b(2);
+  TileRegister x = b.input(0, DType::float32);
+  TileRegister y = b.input(1, DType::float32);
+  b.output(b.apply(tile_add(), {b.apply(tile_mul(), {x, y}), x}), DType::float32);
+  return b.finish();
+}
+
+class TileBroadcast : public testing::TestWithParam<std::pair<Dims, Dims>> {};
+
+TEST_P(TileBroadcast, EqualsPlainLoops) {
+  const auto& [first, second] = GetParam();
+  Tensor a = random_tensor(first, 1);
+  Tensor b = random_tensor(second, 2);
+  Tensor out(DType::float32, broadcast_dims(first, second));
+  std::vector<Dims> dims{first, second};
+  Kernel kernel = bind_tile_program(std::make_shared<const TileProgram>(product_program()), dims, out.dims());
+  std::vector<float> expected = expected_product(a, b, out.dims());
+  for (int threads : {1, 3}) {
+    ThreadScope scope(threads);
+    std::fill_n(out.as<float>(), out.size(), -1000.0F);
+    const void* in[] = {a.data(), b.data()};
+    void* results[] = {out.mutable_data()};
+    kernel({in, results, nullptr});
+    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(out.as<float>()[i], expected[i]) << "element " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, TileBroadcast,
+    testing::Values(std::pair<Dims, Dims>{{}, {}}, std::pair<Dims, Dims>{{1}, {5}}, std::pair<Dims, Dims>{{7}, {}},
+                    std::pair<Dims, Dims>{{0, 3}, {3}}, std::pair<Dims, Dims>{{64, 100}, {100}},
+                    std::pair<Dims, Dims>{{64, 100}, {64, 1}}, std::pair<Dims, Dims>{{3, 1}, {1, 5}},
+                    std::pair<Dims, Dims>{{2, 3, 50, 70}, {3, 1, 1}}, std::pair<Dims, Dims>{{4, 1, 6}, {1, 5, 1}},
+                    std::pair<Dims, Dims>{{5, 9000}, {9000}}, std::pair<Dims, Dims>{{5, 9000}, {5, 1}},
+                    std::pair<Dims, Dims>{{100000}, {1}}, std::pair<Dims, Dims>{{3, 40000}, {1, 1}},
+                    std::pair<Dims, Dims>{{7, 1, 33, 1, 5}, {1, 11, 1, 4, 5}},
+                    std::pair<Dims, Dims>{{2, 2, 2, 2, 2, 2, 2, 2, 2}, {2, 1, 2, 1, 2, 1, 2, 1, 2}}));
+
+TEST(Tile, OutputMayBeAnInput) {
+  Tensor a = random_tensor({777}, 1);
+  Tensor b = random_tensor({777}, 2);
+  std::vector<float> expected = expected_product(a, b, {777});
+  std::vector<Dims> dims{{777}, {777}};
+  Kernel kernel = bind_tile_program(std::make_shared<const TileProgram>(product_program()), dims, {777});
+  for (std::size_t reused : {0U, 1U}) {
+    Tensor copies[] = {Tensor::from<float>(DType::float32, {777}, a.values<float>()),
+                       Tensor::from<float>(DType::float32, {777}, b.values<float>())};
+    const void* in[] = {copies[0].data(), copies[1].data()};
+    void* out[] = {copies[reused].mutable_data()};
+    kernel({in, out, nullptr});
+    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(copies[reused].as<float>()[i], expected[i]);
+  }
+}
+
+TEST(Tile, EarlyOutputMayBeAnInput) {
+  // Output 0 is computed first, while the input it replaces is still needed.
+  TileBuilder b(1);
+  TileRegister x = b.input(0, DType::float32);
+  TileRegister square = b.apply(tile_mul(), {x, x});
+  TileRegister twice = b.apply(tile_add(), {x, x});
+  b.output(square, DType::float32);
+  b.output(twice, DType::float32);
+  std::vector<Dims> dims{{3}};
+  Kernel kernel = bind_tile_program(std::make_shared<const TileProgram>(b.finish()), dims, {3});
+  float data[] = {1, 2, 3};
+  float other[3];
+  const void* in[] = {data};
+  void* out[] = {data, other};
+  kernel({in, out, nullptr});
+  EXPECT_EQ(data[2], 9);
+  EXPECT_EQ(other[2], 6);
+}
+
+TEST(Tile, ManyBroadcastOperandsDoNotOverflowTheStack) {
+  constexpr std::size_t kOperands = 600;
+  TileBuilder b(kOperands);
+  TileRegister total = b.input(0, DType::float32);
+  for (std::size_t i = 1; i < kOperands; ++i) total = b.apply(tile_add(), {total, b.input(i, DType::float32)});
+  b.output(total, DType::float32);
+  std::vector<Dims> dims(kOperands, Dims{1});
+  dims[0] = {100};
+  Kernel kernel = bind_tile_program(std::make_shared<const TileProgram>(b.finish()), dims, {100});
+  std::vector<float> ones(100, 1);
+  std::vector<const void*> in(kOperands, ones.data());
+  std::vector<float> result(100);
+  void* out[] = {result.data()};
+  kernel({in.data(), out, nullptr});
+  EXPECT_EQ(result[99], 600);
+}
+
+// ---- Fusion
+
+struct Model {
+  Graph graph;
+  std::vector<RuntimeValue> feeds;
+  Builder b{graph, nullptr, "t"};
+
+  Value* input(const Shape& shape, const Tensor& value) {
+    Value* v = graph.add_value("x", Type::tensor(value.dtype(), shape));
+    graph.inputs.push_back(v);
+    feeds.emplace_back(value);
+    return v;
+  }
+};
+
+std::size_t count(const Graph& graph, std::string_view op) {
+  std::size_t n = 0;
+  for (const Node* node : graph.nodes()) n += node->op == op ? 1 : 0;
+  return n;
+}
+
+// Fuses and compares all outputs bit by bit with what the graph gave before.
+void fuse_and_compare(Model& m, float tolerance = 0) {
+  std::vector<RuntimeValue> before = interpret(m.graph, m.feeds);
+  std::vector<std::string> log;
+  fuse_tiles(m.graph, log);
+  ASSERT_TRUE(verify(m.graph).empty()) << verify(m.graph)[0] << print(m.graph);
+  std::vector<RuntimeValue> after = interpret(m.graph, m.feeds);
+  ASSERT_EQ(before.size(), after.size());
+  for (std::size_t k = 0; k < before.size(); ++k) {
+    ASSERT_EQ(before[k].tensor.dims(), after[k].tensor.dims()) << print(m.graph);
+    ASSERT_EQ(before[k].tensor.dtype(), after[k].tensor.dtype());
+    std::vector<double> x = before[k].tensor.to_doubles();
+    std::vector<double> y = after[k].tensor.to_doubles();
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], tolerance) << "output " << k << print(m.graph);
+  }
+}
+
+TEST(FuseTiles, ChainWithBiasAndScalars) {
+  Model m;
+  Dim n = Dim::symbol("n");
+  Value* x = m.input({n, Dim(37)}, random_tensor({5, 37}, 1));
+  Value* bias = m.input({Dim(37)}, random_tensor({37}, 2));
+  Value* u = m.b.op("Add", {x, bias});
+  Value* v = m.b.op("Mul", {u, m.b.scalar(0.5, u)});
+  Value* t = m.b.op("Tanh", {v});
+  m.graph.outputs = {m.b.op("Mul", {t, u})};
+  fuse_and_compare(m);
+  ASSERT_EQ(m.graph.nodes().size(), 1U);
+  EXPECT_EQ(m.graph.nodes()[0]->inputs.size(), 2U);
+  EXPECT_EQ(to_string(*m.graph.outputs[0]->type.shape), to_string(Shape{n, Dim(37)}));
+}
+
+TEST(FuseTiles, ComparisonSelectionAndSeveralOutputs) {
+  Model m;
+  Value* x = m.input({Dim(4), Dim(9)}, random_tensor({4, 9}, 1));
+  Value* y = m.input({Dim(4), Dim(1)}, random_tensor({4, 1}, 2));
+  Value* mask = m.b.op("Greater", {x, y});
+  Value* chosen = m.b.op("Where", {mask, x, m.b.scalar(-1, x)});
+  Value* cast = m.b.op("Cast", {mask}, {{"to", static_cast<std::int64_t>(DType::float32)}});
+  m.graph.outputs = {mask, m.b.op("Add", {chosen, cast}), chosen};
+  fuse_and_compare(m);
+  EXPECT_EQ(m.graph.nodes().size(), 1U);
+}
+
+TEST(FuseTiles, NothingGoesAroundAnotherNode) {
+  // exp -> softmax -> add(exp, softmax): exp and add must not become one node.
+  Model m;
+  Value* x = m.input({Dim(3), Dim(8)}, random_tensor({3, 8}, 1));
+  Value* e = m.b.op("Exp", {x});
+  Value* s = m.b.op("Softmax", {e});
+  Value* r = m.b.op("Relu", {s});
+  m.graph.outputs = {m.b.op("Add", {e, r})};
+  fuse_and_compare(m);
+  EXPECT_EQ(count(m.graph, "Exp"), 1U);
+  EXPECT_EQ(count(m.graph, "Tile"), 1U);
+}
+
+TEST(FuseTiles, UnrelatedReaderInBetweenDoesNotPrevent) {
+  Model m;
+  Value* x = m.input({Dim(3), Dim(8)}, random_tensor({3, 8}, 1));
+  Value* e = m.b.op("Exp", {x});
+  Value* side = m.b.op("Softmax", {e});
+  Value* late = m.b.op("Softmax", {x});
+  m.graph.outputs = {m.b.op("Add", {e, late}), side};
+  fuse_and_compare(m);
+  EXPECT_EQ(count(m.graph, "Tile"), 1U);
+  EXPECT_EQ(count(m.graph, "Exp"), 0U);
+}
+
+TEST(FuseTiles, SymbolsThatMayDifferStayApart) {
+  Model m;
+  Value* x = m.input({Dim::symbol("a")}, random_tensor({1}, 1));
+  Value* y = m.input({Dim::symbol("b")}, random_tensor({4}, 2));
+  Value* u = m.b.op("Relu", {x});
+  Value* v = m.b.op("Add", {u, y});
+  m.graph.outputs = {m.b.op("Exp", {v}), u};
+  fuse_and_compare(m);
+  EXPECT_EQ(count(m.graph, "Relu"), 1U);
+}
+
+TEST(FuseTiles, ImmediateOfHigherRankKeepsTheShape) {
+  Model m;
+  Value* x = m.input({Dim(3)}, random_tensor({3}, 1));
+  Value* u = m.b.op("Add", {x, m.b.constant(random_tensor({1, 1}, 3))});
+  m.graph.outputs = {m.b.op("Exp", {u})};
+  fuse_and_compare(m);
+  EXPECT_EQ(m.graph.nodes().size(), 1U);
+}
+
+TEST(FuseTiles, HalvesStayInFloatInBetween) {
+  Model m;
+  Value* x = m.input({Dim(50)}, random_tensor({50}, 1, DType::float16));
+  Value* y = m.b.op("Mul", {m.b.op("Exp", {x}), x});
+  Value* wide = m.b.op("Cast", {y}, {{"to", static_cast<std::int64_t>(DType::float32)}});
+  m.graph.outputs = {m.b.op("Add", {wide, wide}), y};
+  fuse_and_compare(m, 0.05F);
+  EXPECT_EQ(m.graph.nodes().size(), 1U);
+}
+
+TEST(FuseTiles, CastToHalfRounds) {
+  Model m;
+  Value* x = m.input({Dim(50)}, random_tensor({50}, 1));
+  Value* h = m.b.op("Cast", {x}, {{"to", static_cast<std::int64_t>(DType::float16)}});
+  m.graph.outputs = {m.b.op("Cast", {h}, {{"to", static_cast<std::int64_t>(DType::float32)}}), h};
+  fuse_and_compare(m);
+  EXPECT_EQ(m.graph.nodes().size(), 1U);
+}
+
+TEST(FuseTiles, IntegerVectorsKeepTheirKnownContents) {
+  Model m;
+  Value* x = m.input({Dim::symbol("n"), Dim(4)}, random_tensor({2, 4}, 1));
+  Value* shape = m.b.op("Mul", {m.b.op("Shape", {x}), m.b.ints({1, 2})});
+  m.graph.outputs = {m.b.op("Add", {shape, m.b.ints({0, 0})})};
+  fuse_and_compare(m);
+  EXPECT_EQ(count(m.graph, "Tile"), 0U);
+}
+
+// Random graphs of pointwise nodes, with a few others in between.
+class RandomFusion : public testing::TestWithParam<int> {};
+
+TEST_P(RandomFusion, GivesTheSame) {
+  std::mt19937 random(static_cast<std::uint32_t>(GetParam()));
+  auto pick = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
+  Model m;
+  std::vector<Value*> values;
+  const std::vector<std::pair<Shape, Dims>> shapes{
+      {{Dim::symbol("n"), Dim(6)}, {7, 6}}, {{Dim(6)}, {6}}, {{Dim::symbol("n"), Dim(1)}, {7, 1}}, {{}, {}}};
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    const auto& [shape, dims] = shapes[i < 2 ? 0 : i - 1];
+    values.push_back(m.input(shape, random_tensor(dims, i)));
+  }
+  for (int i = 0; i < 40; ++i) {
+    Value* a = values[pick(values.size())];
+    Value* b = values[pick(values.size())];
+    switch (pick(8)) {
+      case 0:
+        values.push_back(m.b.op("Tanh", {a}));
+        break;
+      case 1:
+        values.push_back(m.b.op("Softmax", {m.b.op("Reshape", {values[0], m.b.ints({-1, 6})})}));
+        break;
+      case 2:
+        values.push_back(m.b.op("Min", {a, b, m.b.scalar(1, a)}));
+        break;
+      case 3:
+        values.push_back(m.b.op("Where", {m.b.op("Less", {a, b}), a, b}));
+        break;
+      case 4:
+        values.push_back(m.b.op("Mul", {a, b}));
+        break;
+      case 5:
+        values.push_back(m.b.op("Softmax", {values[pick(2)]}));
+        break;
+      case 6:
+        values.push_back(m.b.op("Sigmoid", {m.b.op("Sub", {a, b})}));
+        break;
+      default:
+        values.push_back(m.b.op("Add", {a, m.b.scalar(0.25, a)}));
+        break;
+    }
+  }
+  m.graph.outputs = {values.back(), values[values.size() - 4], values[10]};
+  m.graph.remove_dead_nodes();
+  fuse_and_compare(m);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomFusion, testing::Range(0, 60));
+
+}  // namespace
+}  // namespace backpass
