@@ -3,6 +3,7 @@
 #include "passes/constant_reshapes.hpp"
 #include "passes/fold_constants.hpp"
 #include "passes/fuse_linear.hpp"
+#include "passes/fuse_tiles.hpp"
 #include "passes/merge_duplicates.hpp"
 #include "passes/remove_identities.hpp"
 
@@ -19,6 +20,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   constant_reshapes(graph, log);
   merge_duplicates(graph, log);
   fuse_linear(graph, log);
+  fuse_tiles(graph, log);
 }
 
 }  // namespace
