@@ -1,6 +1,7 @@
 // Small operators of ORT training graphs that gather gradients and order work: accumulators, Group, PassThrough.
 #include <cstring>
 
+#include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -14,13 +15,20 @@ void infer_pass_through(InferContext& c) {
   c.require(c.node.outputs.size() <= c.input_count(), "got ", c.node.outputs.size(), " outputs for ", c.input_count(),
             " inputs");
   for (std::size_t i = 0; i < c.node.outputs.size(); ++i) {
+    c.dtype(i);
     c.set_type(i, c.type(i));
     if (auto values = c.maybe_ints(i)) movement::set_ints(c, i, *std::move(values));
   }
 }
 
-void compute_pass_through(ComputeContext& c) {
-  for (std::size_t i = 0; i < c.outputs.size(); ++i) c.outputs[i] = c.inputs[i];
+Kernel prepare_pass_through(PrepareContext& c) {
+  std::vector<TensorInfo> tensors = c.outputs;
+  return [tensors](const KernelArgs& args) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].present) continue;
+      kernels::copy_elements(tensors[i].dtype, args.inputs[i], args.outputs[i], tensors[i].size());
+    }
+  };
 }
 
 void infer_flag(InferContext& c) { c.set(0, DType::boolean, {1}); }
@@ -107,7 +115,7 @@ const Register pass_through{{.name = "PassThrough",
                              .outputs = {1, -1},
                              .types = {},
                              .infer = infer_pass_through,
-                             .compute = compute_pass_through}};
+                             .prepare = prepare_pass_through}};
 
 const Register group{{.name = "Group",
                       .domain = "com.microsoft",

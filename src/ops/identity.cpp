@@ -11,6 +11,7 @@ void infer(InferContext& c) {
   if (auto values = c.maybe_ints(0)) movement::set_ints(c, 0, *std::move(values));
 }
 
+/// Sequences and optionals; tensors are planned as views.
 void compute(ComputeContext& c) { c.outputs[0] = c.inputs[0]; }
 
 const Register identity{{.name = "Identity",
@@ -18,6 +19,7 @@ const Register identity{{.name = "Identity",
                          .doc = "The value itself: a tensor, a sequence or an optional.",
                          .types = {},
                          .infer = infer,
+                         .prepare = movement::prepare_copy,
                          .compute = compute,
                          .is_view = true}};
 
