@@ -89,6 +89,7 @@ ROWS = [
         oracle="ort",
     ),
     Row("SequenceErase", [case(NUMBERS), case(NUMBERS, np.array(0)), case(NUMBERS, np.array(-1))]),
+    Row("Optional", [case((2, 3)), case((0,))], opset=(28, 15), oracle=lambda x: x, sized=False),
     Row("SequenceLength", [case(NUMBERS)]),
     Row("SequenceEmpty", [case(dtype=7)]),
     Row(
