@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/blame.hpp"
 #include "graph/builder.hpp"
 #include "runtime/evaluate.hpp"
 
@@ -30,6 +31,11 @@ void check_dtype(const InferContext& c) {
   if (!t.is_tensor() || def.types.has(t.dtype)) return;
   fail<Unsupported>(c.node.label(), " element type of input 0: got ", name_of(t.dtype), ", expected one of ",
                     def.types.str());
+}
+
+// A shape whose elements nobody can count is refused here, so that kernels may multiply extents without fear.
+void check_countable(const Type& type) {
+  if (type.is_tensor() && type.shape && is_known(*type.shape)) element_count(to_dims(*type.shape));
 }
 
 void substitute(Graph& graph, const std::map<std::string, Dim>& known) {
@@ -74,7 +80,7 @@ class Elaboration {
     const std::string op = node.op;
     auto note = [&](Problem::Kind kind, const char* text) { problems_.push_back({kind, name, op, text}); };
     try {
-      elaborate(node);
+      blaming(node, [&] { elaborate(node); });
     } catch (const Unsupported& e) {
       note(Problem::Kind::unsupported, e.what());
     } catch (const InvalidInput& e) {
@@ -207,6 +213,7 @@ void infer_node(Graph& graph, Node& node) {
   run_infer_rule(c);
   for (std::size_t k = 0; k < node.outputs.size(); ++k) {
     if (node.outputs[k] == nullptr) continue;
+    check_countable(c.outputs[k]);
     if (c.outputs[k].kind != Type::Kind::unknown) node.outputs[k]->type = std::move(c.outputs[k]);
     node.outputs[k]->ints = std::move(c.output_ints[k]);
   }

@@ -12,7 +12,13 @@ constexpr std::string_view kind_name() {
   if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "ints";
   if constexpr (std::is_same_v<T, std::vector<float>>) return "floats";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "strings";
+  if constexpr (std::is_same_v<T, std::vector<Tensor>>) return "tensors";
+  if constexpr (std::is_same_v<T, Type>) return "a type";
   return "another kind";
+}
+
+std::string_view kind_of(const Attribute& attribute) {
+  return std::visit([]<class T>(const T&) { return kind_name<T>(); }, attribute);
 }
 
 template <class T>
@@ -20,7 +26,9 @@ const T* get(const Node& node, std::string_view key) {
   auto it = node.attributes.find(key);
   if (it == node.attributes.end()) return nullptr;
   const T* value = std::get_if<T>(&it->second);
-  if (value == nullptr) fail(node.label(), " attribute '", key, "' has the wrong kind: expected ", kind_name<T>());
+  if (value == nullptr) {
+    fail(node.label(), " attribute '", key, "': got ", kind_of(it->second), ", expected ", kind_name<T>());
+  }
   return value;
 }
 
@@ -33,7 +41,7 @@ T get_or(const Node& node, std::string_view key, T otherwise) {
 template <class T>
 T get_required(const Node& node, std::string_view key) {
   const T* value = get<T>(node, key);
-  if (value == nullptr) fail(node.label(), " attribute '", key, "' is missing: expected ", kind_name<T>());
+  if (value == nullptr) fail(node.label(), " attribute '", key, "': got none, expected ", kind_name<T>());
   return *value;
 }
 

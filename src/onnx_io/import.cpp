@@ -2,27 +2,25 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <unordered_map>
 
 #include "graph/infer.hpp"
 #include "onnx_io/import_tensor.hpp"
+#include "onnx_io/inlined_size.hpp"
 #include "ops/op.hpp"
 
 namespace backpass::onnx_io {
 namespace {
 
-constexpr std::int64_t kMaxNodes = 4'000'000;
+constexpr std::int64_t kMaxInlined = 1'000'000;  // nodes of a model that has functions
 constexpr std::size_t kMaxCallDepth = 64;
 
 using Opsets = std::map<std::string, std::int64_t>;
-using FunctionKey = std::tuple<std::string, std::string, std::string>;
 
 /// What is the same everywhere in one import.
 struct Session {
-  std::map<FunctionKey, const FunctionProto*> functions;
+  Functions functions;
   std::vector<Problem> problems;
-  std::int64_t nodes = 0;
 
   void note(Problem::Kind kind, std::string text, const NodeProto* node = nullptr) {
     problems.push_back({kind, node ? node->name : "", node ? node->op_type : "", std::move(text)});
@@ -148,7 +146,6 @@ class Importer {
   }
 
   void add_node(const NodeProto& proto, Scope& scope) {
-    if (++session_.nodes > kMaxNodes) fail("the model has more than ", kMaxNodes, " nodes once functions are inlined");
     std::vector<Value*> inputs;
     for (const std::string& name : proto.input) {
       Value* v = name.empty() ? nullptr : scope.find(name);
@@ -322,6 +319,11 @@ Opsets read_opsets(const ModelProto& model, Session& session) {
   return opsets;
 }
 
+void check_size(const ModelProto& model, const Functions& functions) {
+  if (functions.empty() || inlined_size(model.graph, functions, kMaxInlined) <= kMaxInlined) return;
+  fail("number of nodes once functions are inlined: got more than ", kMaxInlined, ", expected at most that many");
+}
+
 }  // namespace
 
 Import import_model(const ModelProto& model) {
@@ -334,6 +336,7 @@ Import import_model(const ModelProto& model) {
     }
   }
   try {
+    check_size(model, session.functions);
     auto graph = std::make_unique<Graph>();
     Scope scope(*graph, nullptr);
     Importer(session, opsets).build_graph(model.graph, *graph, scope);

@@ -15,6 +15,10 @@ std::size_t alignment_of(DType dtype) {
   return bits < 8 ? 1 : static_cast<std::size_t>(bits) / 8;
 }
 
+[[noreturn]] void refuse_index(const std::string& name, std::int64_t index, std::int64_t extent) {
+  fail("sparse tensor '", name, "' index: got ", index, ", expected one in [0, ", extent, ")");
+}
+
 }  // namespace
 
 Tensor to_tensor(const TensorProto& proto) {
@@ -49,7 +53,9 @@ Tensor to_dense(const SparseTensorProto& proto) {
   bool linear = proto.indices.dims.size() == 1;
   std::size_t rank = proto.dims.size();
   auto count = static_cast<std::size_t>(values.size());
-  if (indices.size() != (linear ? count : count * rank)) fail("sparse tensor '", name, "': index count does not fit");
+  if (indices.size() != (linear ? count : count * rank)) {
+    fail("sparse tensor '", name, "': got ", indices.size(), " indices, expected ", linear ? count : count * rank);
+  }
   Tensor dense(values.dtype(), proto.dims);
   std::memset(dense.mutable_data(), 0, dense.bytes());
   std::size_t width = byte_size(values.dtype(), 1);
@@ -60,11 +66,11 @@ Tensor to_dense(const SparseTensorProto& proto) {
     } else {
       for (std::size_t d = 0; d < rank; ++d) {
         std::int64_t index = indices[i * rank + d];
-        if (index < 0 || index >= proto.dims[d]) fail("sparse tensor '", name, "': index ", index, " on axis ", d);
+        if (index < 0 || index >= proto.dims[d]) refuse_index(name, index, proto.dims[d]);
         position = position * proto.dims[d] + index;
       }
     }
-    if (position < 0 || position >= dense.size()) fail("sparse tensor '", name, "': index ", position, " out of range");
+    if (position < 0 || position >= dense.size()) refuse_index(name, position, dense.size());
     std::memcpy(dense.as<char>() + static_cast<std::size_t>(position) * width, values.as<char>() + i * width, width);
   }
   return dense;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <protozero/pbf_reader.hpp>
 #include <stdexcept>
 #include <string>
@@ -27,7 +28,11 @@ class Fields {
  public:
   explicit Fields(std::string_view message) : reader_(message.data(), message.size()) {}
 
-  bool next() { return reader_.next(); }
+  bool next() {
+    if (!reader_.next()) return false;
+    if (is_packed()) check_length();
+    return true;
+  }
   std::uint32_t number() const { return reader_.tag(); }
   void skip() { reader_.skip(); }
 
@@ -70,6 +75,18 @@ class Fields {
   }
 
  private:
+  /// protozero keeps the lower 32 bits of a length and drops the rest.
+  void check_length() const {
+    const char* at = reader_.data().data();
+    const char* const end = at + reader_.data().size();
+    const std::uint64_t length = protozero::decode_varint(&at, end);
+    if (length > static_cast<std::uint64_t>(end - at)) throw protozero::end_of_buffer_exception();
+    if (length > std::numeric_limits<protozero::pbf_length_type>::max()) {
+      throw DamagedMessage("field " + std::to_string(number()) + " of a message has " + std::to_string(length) +
+                           " bytes, protobuf allows less than 2 GiB");
+    }
+  }
+
   bool is_packed() const { return reader_.has_wire_type(protozero::pbf_wire_type::length_delimited); }
 
   void expect(protozero::pbf_wire_type type) const {

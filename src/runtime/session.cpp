@@ -44,15 +44,15 @@ struct InferenceSession::Impl {
     std::vector<RuntimeValue> values(graph->inputs.size());
     std::vector<bool> given(values.size(), false);
     std::string problems;
-    for (const auto& [name, value] : feeds) {
-      auto it = std::find_if(inputs.begin(), inputs.end(), [&](const ValueInfo& i) { return i.name == name; });
+    for (const auto& feed : feeds) {
+      auto it = std::find_if(inputs.begin(), inputs.end(), [&](const ValueInfo& i) { return i.name == feed.first; });
       if (it == inputs.end()) {
-        problems += concat("\ninput '", name, "' does not exist; the model takes ", names(inputs));
+        problems += concat("\ninput '", feed.first, "' does not exist; the model takes ", names(inputs));
         continue;
       }
       auto index = static_cast<std::size_t>(it - inputs.begin());
-      problems += mismatch(*graph->inputs[index], value);
-      values[index] = value;
+      problems += mismatch(*graph->inputs[index], feed.second);
+      values[index] = feed.second;
       given[index] = true;
     }
     for (std::size_t i = 0; i < given.size(); ++i) {
@@ -62,6 +62,14 @@ struct InferenceSession::Impl {
     }
     if (!problems.empty()) fail(problems.substr(1));
     return values;
+  }
+
+  /// The same for inputs given by position.
+  void check_all(std::span<const RuntimeValue> values) const {
+    if (values.size() != inputs.size()) fail("number of inputs: got ", values.size(), ", expected ", inputs.size());
+    std::string problems;
+    for (std::size_t i = 0; i < values.size(); ++i) problems += mismatch(*graph->inputs[i], values[i]);
+    if (!problems.empty()) fail(problems.substr(1));
   }
 
   static std::string names(const std::vector<ValueInfo>& infos) {
@@ -100,6 +108,7 @@ std::string InferenceSession::graph_text() const { return print(*impl_->graph); 
 
 std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {
   std::vector<RuntimeValue> values = impl_->arrange(feeds);
+  if (impl_->options.reference) check_symbols(impl_->graph->inputs, values);  // a binding checks them by itself
   ThreadScope threads(impl_->options.num_threads);
   std::vector<RuntimeValue> results =
       impl_->options.reference ? interpret(*impl_->graph, values) : impl_->executable->run(values);
@@ -108,6 +117,7 @@ std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> out
 
 void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) const {
   if (impl_->options.reference) fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
+  impl_->check_all(inputs);
   ThreadScope threads(impl_->options.num_threads);
   impl_->executable->run_into(inputs, outputs);
 }

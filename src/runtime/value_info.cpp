@@ -1,5 +1,7 @@
 #include "runtime/value_info.hpp"
 
+#include <map>
+
 namespace backpass {
 namespace {
 
@@ -22,19 +24,30 @@ std::string ort_type(const Type& type) {
   return "unknown";
 }
 
-std::string tensor_mismatch(const Value& input, const Type& type, const Tensor& fed) {
-  auto say = [&](const std::string& got) {
-    return concat("\ninput '", input.name, "': got ", got, ", expected ", type.str());
-  };
-  std::string got = std::string(name_of(fed.dtype())) + to_string(fed.dims());
-  if (type.dtype != DType::undefined && fed.dtype() != type.dtype) return say(got);
-  if (!type.shape) return "";
-  if (type.shape->size() != fed.dims().size()) return say(got);
+bool fits(const Type& type, const Tensor& fed) {
+  if (type.dtype != DType::undefined && fed.dtype() != type.dtype) return false;
+  if (!type.shape) return true;
+  if (type.shape->size() != fed.dims().size()) return false;
   for (std::size_t i = 0; i < fed.dims().size(); ++i) {
     const Dim& d = (*type.shape)[i];
-    if (d.is_known() && !d.is(fed.dims()[i])) return say(got);
+    if (d.is_known() && !d.is(fed.dims()[i])) return false;
   }
-  return "";
+  return true;
+}
+
+std::string text_of(const RuntimeValue& fed) {
+  if (fed.is_tensor()) return std::string(name_of(fed.tensor.dtype())) + to_string(fed.tensor.dims());
+  return fed.kind == RuntimeValue::Kind::sequence ? "a sequence" : "nothing";
+}
+
+bool fits(const Type& type, const RuntimeValue& fed) {
+  switch (type.kind) {
+    case Type::Kind::tensor: return fed.is_tensor() && fits(type, fed.tensor);
+    case Type::Kind::sequence: return fed.kind == RuntimeValue::Kind::sequence;
+    case Type::Kind::optional: return fed.kind == RuntimeValue::Kind::none || fits(*type.element, fed);
+    case Type::Kind::unknown: break;
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,15 +66,35 @@ ValueInfo describe(const Value& value) {
 }
 
 std::string mismatch(const Value& input, const RuntimeValue& fed) {
-  const Type& type = input.type;
-  switch (type.kind) {
-    case Type::Kind::tensor:
-      if (!fed.is_tensor()) return concat("\ninput '", input.name, "': expected a tensor, ", type.str());
-      return tensor_mismatch(input, type, fed.tensor);
-    case Type::Kind::sequence:
-      if (fed.kind != RuntimeValue::Kind::sequence) return concat("\ninput '", input.name, "': expected a sequence");
-      return "";
-    default: return "";
+  if (!fits(input.type, fed)) {
+    return concat("\ninput '", input.name, "': got ", text_of(fed), ", expected ", input.type.str());
+  }
+  if (fed.kind != RuntimeValue::Kind::sequence || input.type.kind != Type::Kind::sequence) return "";
+  std::string problems;
+  const Type& element = *input.type.element;
+  for (std::size_t i = 0; i < fed.items->size(); ++i) {
+    const RuntimeValue& item = (*fed.items)[i];
+    if (fits(element, item)) continue;
+    problems += concat("\ninput '", input.name, "' element ", i, ": got ", text_of(item), ", expected ", element.str());
+  }
+  return problems;
+}
+
+void check_symbols(std::span<Value* const> inputs, std::span<const RuntimeValue> fed) {
+  std::map<std::string, std::int64_t> known;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Type& type = inputs[i]->type;
+    if (!type.is_tensor() || !type.shape || !fed[i].is_tensor()) continue;
+    for (std::size_t axis = 0; axis < type.shape->size(); ++axis) {
+      auto symbol = (*type.shape)[axis].symbol_name();
+      if (!symbol) continue;
+      std::int64_t extent = fed[i].tensor.dims()[axis];
+      auto [it, added] = known.emplace(*symbol, extent);
+      if (!added && it->second != extent) {
+        fail("input '", inputs[i]->name, "' axis ", axis, ": got ", extent, ", but '", *symbol, "' is ", it->second,
+             " in another input; they must be equal");
+      }
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // What users are told about inputs and outputs, and the check of what they feed.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "backpass/session.hpp"
@@ -13,5 +14,8 @@ ValueInfo describe(const Value& value);
 /// Empty when `fed` fits the declared type of `input`, else "\n" and a message. Symbolic extents fit anything here; that
 /// equal names get equal numbers is checked when the shapes are bound.
 std::string mismatch(const Value& input, const RuntimeValue& fed);
+
+/// Throws when a symbol of the declared extents would stand for two numbers.
+void check_symbols(std::span<Value* const> inputs, std::span<const RuntimeValue> fed);
 
 }  // namespace backpass
