@@ -1,0 +1,108 @@
+"""What the documents say is true: Python in them runs, code they quote stands in the file they name, links lead
+somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    p
+    for pattern in ("*.md", "src/*.md", "docs/**/*.md", "examples/**/*.md", "tests/python/op_rows/*.md")
+    for p in ROOT.glob(pattern)
+)
+FENCE = re.compile(r"^```(\w+)?[ \t]*(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """```language path: with a path, a quotation from that file."""
+
+    page: Path
+    line: int
+    language: str
+    path: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(page, text.count("\n", 0, m.start()) + 1, m[1] or "", m[2], m[3]) for m in FENCE.finditer(text)
+    ]  # fmt: skip
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+ALL_BLOCKS = [block for page in PAGES for block in blocks(page)]
+RUNNABLE = [page for page in PAGES if any(b.language == "python" and not b.path for b in blocks(page))]
+
+
+@pytest.fixture
+def demo_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run in that holds the model the documents talk about."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import demo
+
+    onnx.save(demo.make_model(), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_python_runs(page: Path, demo_model: Path) -> None:
+    """The examples of a page, one after the other, as a reader would type them."""
+    space: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.language == "python" and not block.path:
+            code = "\n" * block.line + block.text  # so that a traceback names the line of the page
+            exec(compile(code, str(page), "exec"), space)
+
+
+@pytest.mark.parametrize("block", [b for b in ALL_BLOCKS if b.path], ids=lambda b: f"{name(b.page)}:{b.line}")
+def test_quotations_are_true(block: Block) -> None:
+    assert block.text in (ROOT / block.path).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", re.sub(FENCE, "", page.read_text()))
+    local = [t for t in targets if not t.startswith(("http://", "https://", "mailto:"))]
+    assert not [t for t in local if not (page.parent / t).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_named_files_exist(page: Path) -> None:
+    """`src/...` and the like in code spans; a name without its ending stands for header and source."""
+    spans = re.findall(r"`((?:src|tests|examples|benchmarks|tools|docs|include|python)/[\w/.]+)`", page.read_text())
+    assert not [s for s in spans if not list(ROOT.glob(s.rstrip("/") + "*"))]
+
+
+def test_files_named_by_the_walk_exist() -> None:
+    spans = re.findall(r"`((?:graph|onnx_io|ops|passes|plan|runtime|kernels|support)/[\w/.]*)`", walk().read_text())
+    assert spans
+    assert not [s for s in spans if not list((ROOT / "src").glob(s.rstrip("/") + "*"))]
+
+
+def test_every_folder_of_the_engine_is_on_the_walk() -> None:
+    folders = [p.name for p in (ROOT / "src").iterdir() if p.is_dir()]
+    assert not [f for f in folders if f"{f}/" not in walk().read_text()]
+
+
+def walk() -> Path:
+    return ROOT / "src" / "README.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_make_targets_exist(page: Path) -> None:
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ((?!it\b|a\b)[a-z-]+)`", page.read_text()))
+    assert named <= known, named - known
