@@ -19,51 +19,68 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kBlock = 1024;  // terms added in the element type before going to double
 
-/// Sum of (x - shift), or of its square.
-template <bool kSquare, class T>
-double sum_of(const T* HWY_RESTRICT x, std::size_t n, T shift_value) {
+struct Sums {
+  double plain = 0, square = 0;
+};
+
+/// Sums of x - shift and of its square, as asked for.
+template <bool kPlain, bool kSquare, class T>
+Sums sums_of(const T* HWY_RESTRICT x, std::size_t n, T shift_value) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto shift = hn::Set(d, shift_value);
-  double total = 0;
+  Sums total;
   for (std::size_t i = 0; i < n;) {
     const std::size_t end = std::min(n, i + kBlock);
-    auto a = hn::Zero(d);
-    auto b = hn::Zero(d);
-    auto add = [&](auto& acc, auto v) HWY_ATTR {
+    auto plain0 = hn::Zero(d), plain1 = hn::Zero(d), square0 = hn::Zero(d), square1 = hn::Zero(d);
+    auto add = [&](auto& plain, auto& square, auto v) HWY_ATTR {
       v = hn::Sub(v, shift);
-      acc = kSquare ? hn::MulAdd(v, v, acc) : hn::Add(acc, v);
+      if constexpr (kPlain) plain = hn::Add(plain, v);
+      if constexpr (kSquare) square = hn::MulAdd(v, v, square);
     };
     for (; i + 2 * lanes <= end; i += 2 * lanes) {
-      add(a, hn::LoadU(d, x + i));
-      add(b, hn::LoadU(d, x + i + lanes));
+      add(plain0, square0, hn::LoadU(d, x + i));
+      add(plain1, square1, hn::LoadU(d, x + i + lanes));
     }
-    for (; i + lanes <= end; i += lanes) add(a, hn::LoadU(d, x + i));
-    if (i < end) add(b, load_some(d, x + i, end - i, shift_value));
+    for (; i + lanes <= end; i += lanes) add(plain0, square0, hn::LoadU(d, x + i));
+    if (i < end) add(plain1, square1, load_some(d, x + i, end - i, shift_value));
     i = end;
-    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(a, b))));
+    if constexpr (kPlain) total.plain += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(plain0, plain1))));
+    if constexpr (kSquare) {
+      total.square += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(square0, square1))));
+    }
   }
   return total;
 }
 
 template <class T>
 Moments moments_as(const T* x, std::int64_t n) {
-  const auto count = static_cast<std::size_t>(n);
-  const double mean = sum_of<false>(x, count, T{0}) / static_cast<double>(n);
-  return {mean, sum_of<true>(x, count, static_cast<T>(mean)) / static_cast<double>(n)};
+  const auto size = static_cast<std::size_t>(n);
+  const auto count = static_cast<double>(n);
+  const auto center = static_cast<T>(sums_of<true, false>(x, size, T{0}).plain / count);
+  const Sums sums = sums_of<true, true>(x, size, center);
+  const double rest = sums.plain / count;
+  return {static_cast<double>(center), rest, std::max(0.0, sums.square / count - rest * rest)};
 }
 
-/// y = (x - mean) * inverse * scale + bias with per-element scale and bias.
+/// Without subtracting a mean: the mean square.
+template <class T>
+Moments mean_square_as(const T* x, std::int64_t n) {
+  return {0, 0, sums_of<false, true>(x, static_cast<std::size_t>(n), T{0}).square / static_cast<double>(n)};
+}
+
+/// y = ((x - center) * factor + offset) * scale + bias with per-element scale and bias.
 template <bool kScale, bool kBias, class T>
-void apply_row(const T* x, T* y, std::size_t n, T mean, T inverse, const T* HWY_RESTRICT scale,
+void apply_row(const T* x, T* y, std::size_t n, T center, T factor, T offset, const T* HWY_RESTRICT scale,
                const T* HWY_RESTRICT bias) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto m = hn::Set(d, mean);
-  const auto f = hn::Set(d, inverse);
+  const auto m = hn::Set(d, center);
+  const auto f = hn::Set(d, factor);
+  const auto o = hn::Set(d, offset);
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    auto v = hn::Mul(hn::Sub(hn::LoadU(d, x + i), m), f);
+    auto v = hn::MulAdd(hn::Sub(hn::LoadU(d, x + i), m), f, o);
     if constexpr (kScale && kBias) {
       v = hn::MulAdd(v, hn::LoadU(d, scale + i), hn::LoadU(d, bias + i));
     } else if constexpr (kScale) {
@@ -74,7 +91,7 @@ void apply_row(const T* x, T* y, std::size_t n, T mean, T inverse, const T* HWY_
     hn::StoreU(v, d, y + i);
   }
   for (; i < n; ++i) {
-    T v = (x[i] - mean) * inverse;
+    T v = (x[i] - center) * factor + offset;
     if constexpr (kScale) v *= scale[i];
     if constexpr (kBias) v += bias[i];
     y[i] = v;
@@ -86,16 +103,16 @@ void normalize_rows_as(const RowNorm<T>& p, const T* x, T* y, std::int64_t rows,
   const auto n = static_cast<std::size_t>(p.n);
   for (std::int64_t r = 0; r < rows; ++r) {
     const T* row = x + r * p.n;
-    Moments m = p.centered ? moments_as(row, p.n) : Moments{0, sum_of<true>(row, n, T{0}) / static_cast<double>(p.n)};
-    const auto center = static_cast<T>(m.mean);
-    const auto factor = static_cast<T>(1 / std::sqrt(m.variance + p.epsilon));
+    const Moments m = p.centered ? moments_as(row, p.n) : mean_square_as(row, p.n);
+    const double factor = 1 / std::sqrt(m.variance + p.epsilon);
     const T* scale = p.scale == nullptr ? nullptr : p.scale + r * p.scale_stride;
     const T* bias = p.bias == nullptr ? nullptr : p.bias + r * p.bias_stride;
     auto apply = scale != nullptr ? (bias != nullptr ? apply_row<true, true, T> : apply_row<true, false, T>)
                                   : (bias != nullptr ? apply_row<false, true, T> : apply_row<false, false, T>);
-    apply(row, y + r * p.n, n, center, factor, scale, bias);
-    if (mean != nullptr) mean[r] = center;
-    if (inverse != nullptr) inverse[r] = factor;
+    apply(row, y + r * p.n, n, static_cast<T>(m.center), static_cast<T>(factor), static_cast<T>(-m.rest * factor),
+          scale, bias);
+    if (mean != nullptr) mean[r] = static_cast<T>(m.mean());
+    if (inverse != nullptr) inverse[r] = static_cast<T>(factor);
   }
 }
 
@@ -115,7 +132,7 @@ void affine_run_as(const T* x, T* y, std::int64_t count, T shift, T factor, T of
 template <class T>
 void affine_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, const T* factor, const T* offset) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    apply_row<true, true>(x + r * n, y + r * n, static_cast<std::size_t>(n), T{0}, T{1}, factor, offset);
+    apply_row<true, true>(x + r * n, y + r * n, static_cast<std::size_t>(n), T{0}, T{1}, T{0}, factor, offset);
   }
 }
 

@@ -32,9 +32,11 @@ void affine_rows(const float* x, float* y, std::int64_t rows, std::int64_t n, co
 void affine_rows(const double* x, double* y, std::int64_t rows, std::int64_t n, const double* factor,
                  const double* offset);
 
-/// Mean and mean squared deviation (population variance) of n > 0 elements.
+/// Mean and population variance of n > 0 elements. The mean is center + rest, where `center` is a number of the element
+/// type: subtracting it first and the rest after keeps elements far from zero exact.
 struct Moments {
-  double mean, variance;
+  double center, rest, variance;
+  double mean() const { return center + rest; }
 };
 Moments moments(const float* x, std::int64_t n);
 Moments moments(const double* x, std::int64_t n);

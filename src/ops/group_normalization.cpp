@@ -54,8 +54,10 @@ Kernel prepare_groups(PrepareContext& c, std::int64_t groups) {
           for (std::int64_t k = 0; k < channels; ++k) {
             std::int64_t channel = (i % groups) * channels + k;
             std::int64_t at = i * run + k * area;
-            affine_run(a.in<T>(0) + at, a.out<T>(0) + at, area, static_cast<T>(m.mean),
-                       static_cast<T>(inverse * static_cast<double>(a.in<T>(1)[channel])), a.in<T>(2)[channel]);
+            double factor = inverse * static_cast<double>(a.in<T>(1)[channel]);
+            double offset = static_cast<double>(a.in<T>(2)[channel]) - m.rest * factor;
+            affine_run(a.in<T>(0) + at, a.out<T>(0) + at, area, static_cast<T>(m.center), static_cast<T>(factor),
+                       static_cast<T>(offset));
           }
         }
       });

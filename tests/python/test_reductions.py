@@ -80,7 +80,7 @@ def test_normalisation_far_from_zero() -> None:
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
     ones, zeros = np.ones(1000, np.float32), np.zeros(1000, np.float32)
-    assert np.abs(run("LayerNormalization", x, ones, zeros) - expected).max() < 1e-3
+    assert np.abs(run("LayerNormalization", x, ones, zeros) - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ ONES = np.ones(3, np.float32)
         (r"reduction: got 'avg'", lambda: run("SoftmaxCrossEntropyLoss", SCORES, np.array([0, 1]), reduction="avg")),
         (r"channels", lambda: run("BatchNormalization", SCORES, *[np.ones(4, np.float32)] * 4)),
         (r"broadcasts to", lambda: run("LayerNormalization", SCORES, np.ones(4, np.float32))),
-        (r"num_groups: got 2, expected a divisor of 3", lambda: run("GroupNormalization", SCORES, ONES, ONES, num_groups=2)),
+        (r"num_groups: got 2, expected a divisor", lambda: run("GroupNormalization", SCORES, ONES, ONES, num_groups=2)),
         (r"p: got 3, expected 1 or 2", lambda: run("LpNormalization", SCORES, p=3)),
         (r"which no input has", lambda: run("Einsum", SCORES, equation="ij->k")),
         (r"2 terms for 1 inputs", lambda: run("Einsum", SCORES, equation="ij,jk")),
