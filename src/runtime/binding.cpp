@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/blame.hpp"
 #include "graph/infer.hpp"
 #include "plan/arena.hpp"
 #include "runtime/evaluate.hpp"
@@ -36,7 +37,9 @@ class Binder {
   }
 
   std::unique_ptr<Binding> run() {
-    for (std::size_t s = 0; s < program_.steps.size(); ++s) bind_step(static_cast<int>(s));
+    for (std::size_t s = 0; s < program_.steps.size(); ++s) {
+      blaming(*program_.steps[s].node, [&] { bind_step(static_cast<int>(s)); });
+    }
     bind_outputs();
     lay_out();
     resolve();
@@ -91,7 +94,7 @@ class Binder {
       int v = program_.inputs[i];
       binding_->late_inputs.push_back(-1);
       if (bound(v).has_constant) continue;  // a captured constant
-      set_type(v, type_of(inputs[i]));
+      set_type(v, input_type(value(v), inputs[i]));
       if (inputs[i].is_tensor() && inputs[i].tensor.dtype() != DType::string) {
         bound(v).place = {Place::Kind::input, static_cast<int>(i), 0, nullptr};
         learn_symbols(value(v), inputs[i].tensor.dims());
@@ -99,6 +102,13 @@ class Binder {
         binding_->late_inputs.back() = fact(v).late = new_late();
       }
     }
+  }
+
+  /// What an empty sequence would hold is known from the model alone.
+  static Type input_type(const Value& declared, const RuntimeValue& fed) {
+    bool is_empty = fed.kind == RuntimeValue::Kind::sequence && fed.items->empty();
+    if (!is_empty || declared.type.kind != Type::Kind::sequence) return type_of(fed);
+    return Type::sequence(Type::tensor(declared.type.element->dtype));
   }
 
   void learn_symbols(const Value& input, const Dims& dims) {

@@ -1,5 +1,6 @@
 #include "runtime/evaluate.hpp"
 
+#include "graph/blame.hpp"
 #include "graph/infer.hpp"
 
 namespace backpass {
@@ -33,28 +34,10 @@ std::vector<Type> output_types(const Node& node, const std::vector<RuntimeValue>
 // Elements of a sequence may differ in shape, and a binding serves other sequences too: shapes are left open.
 Type common_type(const std::vector<RuntimeValue>& items) {
   if (items.empty()) return {};
-  Type type = type_of(items.front());
-  type.shape.reset();
-  return type;
+  return items.front().is_tensor() ? Type::tensor(items.front().tensor.dtype()) : type_of(items.front());
 }
 
-}  // namespace
-
-Type type_of(const RuntimeValue& value) {
-  switch (value.kind) {
-    case RuntimeValue::Kind::tensor: return Type::tensor(value.tensor.dtype(), to_shape(value.tensor.dims()));
-    case RuntimeValue::Kind::sequence: return Type::sequence(common_type(*value.items));
-    case RuntimeValue::Kind::none: break;
-  }
-  return {};
-}
-
-std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeValue> inputs,
-                                        const SubgraphRunner& run_subgraph) {
-  ensure(node.def != nullptr, node.label(), " has no definition");
-  if (node.def->compute != nullptr) return compute(node, std::move(inputs), run_subgraph);
-  ensure(node.def->prepare != nullptr, node.label(), " has no kernel");
-
+std::vector<RuntimeValue> run_kernel(const Node& node, const std::vector<RuntimeValue>& inputs) {
   std::vector<Type> types = output_types(node, inputs);
   PrepareContext context(node);
   std::vector<const void*> in;
@@ -83,6 +66,27 @@ std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeVal
   if (context.scratch_bytes > 0) scratch = Tensor(DType::uint8, {static_cast<std::int64_t>(context.scratch_bytes)});
   kernel({in.data(), out.data(), static_cast<std::byte*>(scratch.mutable_data())});
   return results;
+}
+
+}  // namespace
+
+Type type_of(const RuntimeValue& value) {
+  switch (value.kind) {
+    case RuntimeValue::Kind::tensor: return Type::tensor(value.tensor.dtype(), to_shape(value.tensor.dims()));
+    case RuntimeValue::Kind::sequence: return Type::sequence(common_type(*value.items));
+    case RuntimeValue::Kind::none: break;
+  }
+  return {};
+}
+
+std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeValue> inputs,
+                                        const SubgraphRunner& run_subgraph) {
+  ensure(node.def != nullptr, node.label(), " has no definition");
+  return blaming(node, [&] {
+    if (node.def->compute != nullptr) return compute(node, std::move(inputs), run_subgraph);
+    ensure(node.def->prepare != nullptr, node.label(), " has no kernel");
+    return run_kernel(node, inputs);
+  });
 }
 
 }  // namespace backpass

@@ -173,7 +173,9 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs) 
 
 void Executable::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) {
   std::shared_ptr<const Binding> binding = binding_for(inputs);
-  ensure(outputs.size() == binding->outputs.size(), "run_into: output count");
+  if (outputs.size() != binding->outputs.size()) {
+    fail("number of outputs: got ", outputs.size(), ", expected ", binding->outputs.size());
+  }
   std::unique_ptr<State> state = take_state();
   state->attach(binding);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
