@@ -15,7 +15,7 @@ namespace backpass {
 namespace {
 
 // A stretch of k for which a panel of B stays in the first-level cache, and rows of A that stay in the second.
-constexpr std::int64_t kDepth = 256;
+constexpr std::int64_t kDepth = 384;
 constexpr std::int64_t kBlockRows = 96;
 // Elements of B packed at a time when it is not constant.
 constexpr std::int64_t kPackedElements = std::int64_t{1} << 22;

@@ -91,14 +91,22 @@ using TileFunction = void (*)(std::int64_t, const T*, std::int64_t, const T*, T*
 template <class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  constexpr TileFunction<T> kBorder[] = {nullptr, tile<1, T>, tile<2, T>, tile<3, T>, tile<4, T>, tile<5, T>};
+  constexpr TileFunction<T> kTiles[] = {nullptr,    tile<1, T>, tile<2, T>, tile<3, T>,
+                                        tile<4, T>, tile<5, T>, tile<6, T>};
+  // Rows are dealt out evenly: 8 as 4 + 4, not 6 + 2, since a tile of few rows does not fill the multipliers.
+  const std::int64_t tiles = (m + kRows - 1) / kRows;
+  const std::int64_t small = tiles == 0 ? 0 : m / tiles;
+  const std::int64_t large_tiles = tiles == 0 ? 0 : m % tiles;
   const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>()));
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
     const T* bias = end.bias != nullptr ? end.bias + j : nullptr;
     std::int64_t i = 0;
-    for (; i + kRows <= m; i += kRows) tile<kRows, T>(k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
-    if (i < m) kBorder[m - i](k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      const std::int64_t rows = small + (t < large_tiles ? 1 : 0);
+      kTiles[rows](k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
+      i += rows;
+    }
   }
 }
 
