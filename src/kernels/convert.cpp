@@ -73,8 +73,8 @@ constexpr unsigned key(DType from, DType to) { return static_cast<unsigned>(from
 
 template <DType kFrom, class From, DType kTo, class To>
 bool both_ways(unsigned wanted, ConvertLoop& loop) {
-  if (wanted == key(kFrom, kTo)) loop = each<From, To>;
-  if (wanted == key(kTo, kFrom)) loop = each<To, From>;
+  if (wanted == key(kFrom, kTo)) loop = each<Stored<From>, To>;
+  if (wanted == key(kTo, kFrom)) loop = each<Stored<To>, From>;
   return loop != nullptr;
 }
 
@@ -180,7 +180,7 @@ ConvertLoop convert_loop(DType from, DType to) {
   if (from == to) return copy_loop(from);
   ConvertLoop loop = HWY_DYNAMIC_DISPATCH(frequent_loop)(from, to);
   if (loop != nullptr) return loop;
-  visit_numeric(from, [&]<class From>() { visit_numeric(to, [&]<class To>() { loop = each<From, To>; }); });
+  visit_numeric(from, [&]<class From>() { visit_numeric(to, [&]<class To>() { loop = each<Stored<From>, To>; }); });
   return loop;
 }
 

@@ -15,6 +15,10 @@ namespace backpass {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
+/// How elements are read: a bool as the byte 0 or 1 it is, which compilers vectorise.
+template <class T>
+using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+
 /// double -> float, where what does not fit gets an odd last bit: a second rounding to a shorter format is then
 /// correct.
 inline float round_to_odd(double value) {

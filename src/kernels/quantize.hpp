@@ -31,7 +31,7 @@ struct QuantizeSpec {
   DType precision = DType::float32;  ///< the quotient is rounded to this type: float32, float16, bfloat16
   bool has_zero_point = false;
   bool saturate = true;
-  ScaleLayout layout;
+  ScaleLayout layout = {};
   std::int64_t size = 0;
   std::int64_t scale_count = 1;
 };

@@ -135,8 +135,10 @@ class Row:
 
     @functools.cached_property
     def cases(self) -> list[Case]:
-        variants = [self.attrs] if isinstance(self.attrs, Mapping) else list(self.attrs)
-        return [Case(c.inputs, {**a, **c.attrs}) for a in variants for c in map(_as_case, self.inputs)]
+        return [Case(c.inputs, {**a, **c.attrs}) for a in self._variants() for c in map(_as_case, self.inputs)]
+
+    def _variants(self) -> list[Mapping[str, Any]]:
+        return [self.attrs] if isinstance(self.attrs, Mapping) else list(self.attrs)
 
     @property
     def opsets(self) -> tuple[int, ...]:
@@ -144,7 +146,10 @@ class Row:
 
     @property
     def bench_case(self) -> Case:
-        return _as_case(self.bench) if self.bench is not None else max(self.cases, key=_elements)
+        if self.bench is None:
+            return max(self.cases, key=_elements)
+        c = _as_case(self.bench)
+        return Case(c.inputs, {**self._variants()[0], **c.attrs})
 
     def tolerance(self, dtype: str) -> tuple[float, float]:
         if isinstance(self.tol, Mapping):

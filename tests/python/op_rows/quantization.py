@@ -53,7 +53,15 @@ OLD = [case((3, 5), scale(), zero("uint8")), case((2, 3, 4), scale(3), zero("int
 
 ROWS = [
     *(
-        Row("Cast", unary(), {"to": to}, dtypes=(*FLOATS, *INTEGERS, "bool"), opset=(28, 13, 9), name=f"Cast-{name}")
+        Row(
+            "Cast",
+            unary(),
+            {"to": to},
+            dtypes=(*FLOATS, *INTEGERS, "bool"),
+            opset=(28, 13, 9),
+            name=f"Cast-{name}",
+            bench=(1024, 1024),
+        )
         for name, to in {"float": F32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}.items()
     ),
     Row(
