@@ -228,8 +228,16 @@ class Implementation : public DnnlConv {
 }  // namespace
 
 std::int64_t conv_block() {
-  static const bool wide = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core;
-  return wide ? 16 : 8;
+#if defined(__x86_64__)
+  static const std::int64_t block = [] {
+    dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    if (isa >= dnnl::cpu_isa::avx512_core) return 16;
+    return isa >= dnnl::cpu_isa::avx2 ? 8 : 0;
+  }();
+  return block;
+#else
+  return 0;
+#endif
 }
 
 std::shared_ptr<DnnlConv> DnnlConv::make(const ConvGeometry& geometry, const DnnlConvOptions& options) {

@@ -10,7 +10,8 @@
 
 namespace backpass {
 
-/// Channels per block of the layout that convolutions like best here: 16 with AVX-512, else 8.
+/// Channels per block of the layout that convolutions like best here: 16 with AVX-512, 8 with AVX2; 0 where oneDNN has
+/// no fast blocked convolution.
 std::int64_t conv_block();
 
 struct DnnlConvOptions {

@@ -5,61 +5,18 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
-#include "kernels/conv.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
 
-/// Where one window lies along one axis: input positions first, first + dilation, ... (count of them, all inside).
-struct Span {
-  std::int64_t first;
-  std::int64_t count;
-  std::int64_t padded_count;  ///< positions that are inside or in the padding
-};
-
-/// Spans of all windows, axis by axis; the same for every plane.
-class Windows {
- public:
-  explicit Windows(const PoolGeometry& g) : geometry(g) {
-    ensure(g.in.size() <= kMaxSpatialAxes, "pooling over ", g.in.size(), " axes");
-    for (std::size_t axis = 0; axis < g.in.size(); ++axis) {
-      begin_[axis] = spans_.size();
-      for (std::int64_t o = 0; o < g.out[axis]; ++o) spans_.push_back(span_of(axis, o));
-    }
-  }
-
-  const Span& at(std::size_t axis, std::int64_t out) const {
-    return spans_[begin_[axis] + static_cast<std::size_t>(out)];
-  }
-
-  const PoolGeometry& geometry;
-
- private:
-  Span span_of(std::size_t axis, std::int64_t out) const {
-    const PoolGeometry& g = geometry;
-    std::int64_t start = out * g.stride[axis] - g.pad_begin[axis];
-    std::int64_t d = g.dilation[axis];
-    auto before = [&](std::int64_t end) {  // positions of the window below `end`
-      return start >= end ? 0 : std::min(g.kernel[axis], (end - start + d - 1) / d);
-    };
-    std::int64_t skipped = before(0);
-    std::int64_t count = std::max<std::int64_t>(0, before(g.in[axis]) - skipped);
-    return {start + skipped * d, count, before(g.in[axis] + g.pad_end[axis])};
-  }
-
-  std::vector<Span> spans_;
-  std::array<std::size_t, kMaxSpatialAxes> begin_{};
-};
-
 /// The spans of one window, one per axis.
-using Box = std::array<const Span*, kMaxSpatialAxes>;
+using Box = std::array<const PoolSpan*, kMaxSpatialAxes>;
 
 /// Calls f(offset of the first element, step, count) for each line (stretch along the last axis) of a window.
 template <class F>
-void for_each_line(const Windows& w, const Box& box, const F& f) {
+void for_each_line(const PoolWindows& w, const Box& box, const F& f) {
   const PoolGeometry& g = w.geometry;
   std::size_t last = g.in.size() - 1;
   for (std::size_t axis = 0; axis <= last; ++axis) {
@@ -80,7 +37,7 @@ void for_each_line(const Windows& w, const Box& box, const F& f) {
 
 /// Calls f(plane, output element within the plane, window) for all windows; planes in parallel.
 template <class F>
-void for_each_window(const Windows& w, const F& f) {
+void for_each_window(const PoolWindows& w, const F& f) {
   const PoolGeometry& g = w.geometry;
   std::int64_t size = element_count(g.out);
   if (size == 0) return;
@@ -139,8 +96,8 @@ std::int64_t divisor(const PoolGeometry& g, const Box& box, bool count_padding) 
 }  // namespace
 
 template <class T>
-void max_pool(const PoolGeometry& g, const T* x, T* y, std::int64_t* indices, bool column_major) {
-  Windows windows(g);
+void max_pool(const PoolWindows& windows, const T* x, T* y, std::int64_t* indices, bool column_major) {
+  const PoolGeometry& g = windows.geometry;
   std::int64_t in_size = element_count(g.in);
   std::int64_t out_size = element_count(g.out);
   for_each_window(windows, [&](std::int64_t plane, std::int64_t o, const Box& box) {
@@ -162,8 +119,8 @@ void max_pool(const PoolGeometry& g, const T* x, T* y, std::int64_t* indices, bo
 }
 
 template <class T>
-void average_pool(const PoolGeometry& g, const T* x, T* y, bool count_padding) {
-  Windows windows(g);
+void average_pool(const PoolWindows& windows, const T* x, T* y, bool count_padding) {
+  const PoolGeometry& g = windows.geometry;
   std::int64_t in_size = element_count(g.in);
   std::int64_t out_size = element_count(g.out);
   for_each_window(windows, [&](std::int64_t plane, std::int64_t o, const Box& box) {
@@ -177,8 +134,8 @@ void average_pool(const PoolGeometry& g, const T* x, T* y, bool count_padding) {
 }
 
 template <class T>
-void average_pool_backward(const PoolGeometry& g, const T* dy, T* dx, bool count_padding) {
-  Windows windows(g);
+void average_pool_backward(const PoolWindows& windows, const T* dy, T* dx, bool count_padding) {
+  const PoolGeometry& g = windows.geometry;
   std::int64_t in_size = element_count(g.in);
   std::int64_t out_size = element_count(g.out);
   std::fill_n(dx, g.planes * in_size, T(0));
@@ -192,8 +149,8 @@ void average_pool_backward(const PoolGeometry& g, const T* dy, T* dx, bool count
 }
 
 template <class T>
-void lp_pool(const PoolGeometry& g, const T* x, T* y, double p) {
-  Windows windows(g);
+void lp_pool(const PoolWindows& windows, const T* x, T* y, double p) {
+  const PoolGeometry& g = windows.geometry;
   std::int64_t in_size = element_count(g.in);
   std::int64_t out_size = element_count(g.out);
   for_each_window(windows, [&](std::int64_t plane, std::int64_t o, const Box& box) {
@@ -208,16 +165,16 @@ void lp_pool(const PoolGeometry& g, const T* x, T* y, double p) {
   });
 }
 
-#define BACKPASS_INSTANTIATE(T)                                                    \
-  template void average_pool<T>(const PoolGeometry&, const T*, T*, bool);          \
-  template void average_pool_backward<T>(const PoolGeometry&, const T*, T*, bool); \
-  template void lp_pool<T>(const PoolGeometry&, const T*, T*, double);
+#define BACKPASS_INSTANTIATE(T)                                                   \
+  template void average_pool<T>(const PoolWindows&, const T*, T*, bool);          \
+  template void average_pool_backward<T>(const PoolWindows&, const T*, T*, bool); \
+  template void lp_pool<T>(const PoolWindows&, const T*, T*, double);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)
 #undef BACKPASS_INSTANTIATE
-template void max_pool<float>(const PoolGeometry&, const float*, float*, std::int64_t*, bool);
-template void max_pool<double>(const PoolGeometry&, const double*, double*, std::int64_t*, bool);
-template void max_pool<std::int8_t>(const PoolGeometry&, const std::int8_t*, std::int8_t*, std::int64_t*, bool);
-template void max_pool<std::uint8_t>(const PoolGeometry&, const std::uint8_t*, std::uint8_t*, std::int64_t*, bool);
+template void max_pool<float>(const PoolWindows&, const float*, float*, std::int64_t*, bool);
+template void max_pool<double>(const PoolWindows&, const double*, double*, std::int64_t*, bool);
+template void max_pool<std::int8_t>(const PoolWindows&, const std::int8_t*, std::int8_t*, std::int64_t*, bool);
+template void max_pool<std::uint8_t>(const PoolWindows&, const std::uint8_t*, std::uint8_t*, std::int64_t*, bool);
 
 }  // namespace backpass

@@ -3,37 +3,25 @@
 
 #include <cstdint>
 
-#include "backpass/tensor.hpp"
+#include "kernels/pool_windows.hpp"
 
 namespace backpass {
-
-/// Sizes of a pooling; spatial vectors have one entry per spatial axis.
-struct PoolGeometry {
-  std::int64_t planes = 1;  ///< batch * channels
-  Dims in;
-  Dims out;
-  Dims kernel;
-  Dims stride;
-  Dims dilation;
-  Dims pad_begin;
-  Dims pad_end;
-};
 
 /// y = largest element of each window; a NaN wins. `indices` (or null) receives where it was: its position in the whole
 /// input, counted with the first spatial axis fastest when `column_major`. An empty window gives the lowest number.
 template <class T>
-void max_pool(const PoolGeometry& g, const T* x, T* y, std::int64_t* indices, bool column_major);
+void max_pool(const PoolWindows& windows, const T* x, T* y, std::int64_t* indices, bool column_major);
 
 /// y = mean of each window. Elements in the padding count as zeros when `count_padding`, else not at all.
 template <class T>
-void average_pool(const PoolGeometry& g, const T* x, T* y, bool count_padding);
+void average_pool(const PoolWindows& windows, const T* x, T* y, bool count_padding);
 
 /// dx (overwritten) of average_pool.
 template <class T>
-void average_pool_backward(const PoolGeometry& g, const T* dy, T* dx, bool count_padding);
+void average_pool_backward(const PoolWindows& windows, const T* dy, T* dx, bool count_padding);
 
 /// y = (sum of |x|^p)^(1/p) of each window.
 template <class T>
-void lp_pool(const PoolGeometry& g, const T* x, T* y, double p);
+void lp_pool(const PoolWindows& windows, const T* x, T* y, double p);
 
 }  // namespace backpass

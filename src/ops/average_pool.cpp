@@ -17,8 +17,8 @@ Kernel prepare(PrepareContext& c) {
   bool count_padding = c.node.attr_int("count_include_pad", 0) != 0;
   Kernel kernel;
   visit_real(c.in(0).dtype, [&]<class T>() {
-    kernel = [g, count_padding](const KernelArgs& args) {
-      average_pool<T>(g, args.in<T>(0), args.out<T>(0), count_padding);
+    kernel = [windows = PoolWindows(g), count_padding](const KernelArgs& args) {
+      average_pool<T>(windows, args.in<T>(0), args.out<T>(0), count_padding);
     };
   });
   return kernel;

@@ -19,7 +19,9 @@ Kernel prepare(PrepareContext& c) {
   auto p = static_cast<double>(c.node.attr_int("p", 2));
   Kernel kernel;
   visit_real(c.in(0).dtype, [&]<class T>() {
-    kernel = [g, p](const KernelArgs& args) { lp_pool<T>(g, args.in<T>(0), args.out<T>(0), p); };
+    kernel = [windows = PoolWindows(g), p](const KernelArgs& args) {
+      lp_pool<T>(windows, args.in<T>(0), args.out<T>(0), p);
+    };
   });
   return kernel;
 }

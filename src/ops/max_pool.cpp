@@ -18,9 +18,10 @@ void infer(InferContext& c) {
 }
 
 template <class T>
-Kernel typed_kernel(PoolGeometry g, bool wants_indices, bool column_major) {
-  return [=, g = std::move(g)](const KernelArgs& args) {
-    max_pool<T>(g, args.in<T>(0), args.out<T>(0), wants_indices ? args.out<std::int64_t>(1) : nullptr, column_major);
+Kernel typed_kernel(const PoolGeometry& g, bool wants_indices, bool column_major) {
+  return [=, windows = PoolWindows(g)](const KernelArgs& args) {
+    max_pool<T>(windows, args.in<T>(0), args.out<T>(0), wants_indices ? args.out<std::int64_t>(1) : nullptr,
+                column_major);
   };
 }
 
@@ -30,13 +31,13 @@ Kernel prepare(PrepareContext& c) {
   bool indices = c.has_output(1);
   switch (c.in(0).dtype) {
     case DType::int8:
-      return typed_kernel<std::int8_t>(std::move(g), indices, column_major);
+      return typed_kernel<std::int8_t>(g, indices, column_major);
     case DType::uint8:
-      return typed_kernel<std::uint8_t>(std::move(g), indices, column_major);
+      return typed_kernel<std::uint8_t>(g, indices, column_major);
     case DType::float64:
-      return typed_kernel<double>(std::move(g), indices, column_major);
+      return typed_kernel<double>(g, indices, column_major);
     default:
-      return typed_kernel<float>(std::move(g), indices, column_major);
+      return typed_kernel<float>(g, indices, column_major);
   }
 }
 

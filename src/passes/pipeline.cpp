@@ -1,5 +1,6 @@
 #include "passes/pipeline.hpp"
 
+#include "passes/block_convolutions.hpp"
 #include "passes/constant_reshapes.hpp"
 #include "passes/fold_constants.hpp"
 #include "passes/fuse_linear.hpp"
@@ -20,6 +21,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   constant_reshapes(graph, log);
   merge_duplicates(graph, log);
   fuse_linear(graph, log);
+  block_convolutions(graph, log);
   fuse_tiles(graph, log);
 }
 

@@ -1,0 +1,86 @@
+#include "passes/fuse_blocked_conv.hpp"
+
+#include <optional>
+#include <unordered_map>
+
+#include "ops/op.hpp"
+#include "passes/match_activation.hpp"
+
+namespace backpass {
+namespace {
+
+bool is_conv(const Node* node) { return node != nullptr && node->domain == "backpass" && node->op == "BlockedConv"; }
+
+class Fuser {
+ public:
+  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log), uses_(graph) {
+    for (std::size_t i = 0; i < graph.nodes().size(); ++i) position_[graph.nodes()[i]] = i;
+  }
+
+  int run() {
+    std::vector<Node*> nodes = graph_.nodes();
+    for (Node* node : nodes) {
+      bool fresh = is_conv(node) && !node->has_attribute("activation") && node->input(3) == nullptr;
+      if (fresh && uses_.count(node->output(0)) > 0) fuse(node);
+    }
+    return graph_.remove_dead_nodes();
+  }
+
+ private:
+  void fuse(Node* conv) {
+    Node* last = conv;
+    Value* residual = nullptr;
+    std::string parts;
+    if (Node* add = residual_add(conv)) {
+      residual = add->input(add->input(0) == conv->output(0) ? 1 : 0);
+      last = add;
+      parts = "residual";
+    }
+    std::optional<MatchedActivation> activation = match_activation(uses_, last->output(0));
+    if (activation) {
+      last = activation->last;
+      parts += (parts.empty() ? "" : " and ") + std::string(name_of(activation->spec.kind));
+    }
+    if (last == conv) return;
+    log_.push_back("fused " + conv->label() + " with " + parts);
+    rewrite(conv, last, residual, activation ? activation->spec : ActivationSpec{});
+  }
+
+  /// An Add of the convolution with a value of the same shape that is not its own input. Of two convolutions that meet,
+  /// the later one takes the sum.
+  Node* residual_add(const Node* conv) {
+    Node* add = uses_.only_reader(conv->output(0));
+    if (add == nullptr || !add->domain.empty() || add->op != "Add") return nullptr;
+    const Value* other = add->input(add->input(0) == conv->output(0) ? 1 : 0);
+    if (other == conv->output(0) || other == conv->input(0) || other->constant) return nullptr;
+    if (!other->type.shape || *other->type.shape != *conv->output(0)->type.shape) return nullptr;
+    bool other_is_later = is_conv(other->producer) && position_[other->producer] > position_[conv] &&
+                          uses_.only_reader(other) == add && other->producer->input(3) == nullptr;
+    return other_is_later ? nullptr : add;
+  }
+
+  void rewrite(Node* conv, Node* last, Value* residual, const ActivationSpec& activation) {
+    std::vector<Value*> inputs = conv->inputs;
+    inputs.resize(residual != nullptr ? 4 : 3, nullptr);
+    if (residual != nullptr) inputs[3] = residual;
+    auto attributes = conv->attributes;
+    std::string name = conv->name;
+    uses_.rewrite(last, "backpass", "BlockedConv", std::move(inputs));
+    last->attributes = std::move(attributes);
+    last->name = std::move(name);
+    if (activation.kind == FusedActivation::none) return;
+    last->attributes["activation"] = std::string(name_of(activation.kind));
+    last->attributes["activation_parameters"] = std::vector<float>{activation.parameters[0], activation.parameters[1]};
+  }
+
+  Graph& graph_;
+  std::vector<std::string>& log_;
+  UseIndex uses_;
+  std::unordered_map<const Node*, std::size_t> position_;
+};
+
+}  // namespace
+
+int fuse_blocked_conv(Graph& graph, std::vector<std::string>& log) { return Fuser(graph, log).run(); }
+
+}  // namespace backpass
