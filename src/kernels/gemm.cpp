@@ -15,8 +15,10 @@ namespace backpass {
 namespace {
 
 // A stretch of k for which a panel of B stays in the first-level cache, and rows of A that stay in the second.
-constexpr std::int64_t kDepth = 384;
+constexpr std::int64_t kDepth = 320;
 constexpr std::int64_t kBlockRows = 96;
+// Columns of C that make a copy of A's rows worth while.
+constexpr std::int64_t kWorthCopying = 64;
 // Elements of B packed at a time when it is not constant.
 constexpr std::int64_t kPackedElements = std::int64_t{1} << 22;
 
@@ -28,14 +30,16 @@ struct Pieces {
   std::int64_t row_count, col_count;  ///< pieces
 };
 
+// How many pieces there are may depend on the threads at hand: no element's sum does.
 Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t unit_rows, std::int64_t panel) {
-  constexpr std::int64_t kEnoughPieces = 16;
+  const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  const std::int64_t enough_pieces = threads == 1 ? 1 : 4 * threads;
   constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
   std::int64_t row_count = std::max<std::int64_t>(1, (m + kBlockRows - 1) / kBlockRows);
   std::int64_t rows = round_up((m + row_count - 1) / row_count, unit_rows);
   row_count = std::max<std::int64_t>(1, (m + rows - 1) / rows);
   std::int64_t panels = std::max<std::int64_t>(1, (n + panel - 1) / panel);
-  std::int64_t wanted = std::max<std::int64_t>(1, kEnoughPieces / row_count);
+  std::int64_t wanted = std::max<std::int64_t>(1, enough_pieces / row_count);
   std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
   std::int64_t per_piece = std::min(panels, std::max(least, (panels + wanted - 1) / wanted));
   return {rows, per_piece * panel, row_count, (panels + per_piece - 1) / per_piece};
@@ -50,6 +54,19 @@ void copy_transposed(const T* a, std::int64_t lda, std::int64_t rows, std::int64
       for (std::int64_t p = p0; p < p1; ++p) out[i * depth + p] = a[p * lda + i];
     }
   }
+}
+
+/// The same of an A that is not transposed: rows next to each other, whatever their distance was.
+template <class T>
+void copy_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, T* out) {
+  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, depth, out + i * depth);
+}
+
+/// Rows a power of two apart fall into the same few sets of the first-level cache and evict each other.
+template <class T>
+bool rows_collide(std::int64_t lda) {
+  constexpr std::int64_t kBytes = 1024;
+  return lda * static_cast<std::int64_t>(sizeof(T)) % kBytes == 0;
 }
 
 /// Where the panels of B for a stretch of k begin.
@@ -84,9 +101,13 @@ void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, st
     }
     const T* block = a.data + i0 * a.ld + p;
     std::int64_t ld = a.ld;
-    if (a.transposed) {
+    if (a.transposed || (rows_collide<T>(a.ld) && cols >= kWorthCopying)) {
       T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
-      copy_transposed(a.data + p * a.ld + i0, a.ld, rows, depth, copy);
+      if (a.transposed) {
+        copy_transposed(a.data + p * a.ld + i0, a.ld, rows, depth, copy);
+      } else {
+        copy_rows(block, ld, rows, depth, copy);
+      }
       block = copy;
       ld = depth;
     }
