@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -13,15 +14,11 @@ void infer(InferContext& c) {
   c.require(c.dtype(1) == DType::int64, "element type of size: got ", name_of(c.dtype(1)), ", expected int64");
   const Shape& theta = c.shape(0);
   c.require(theta.size() == 3, "rank of theta: got ", theta.size(), ", expected 3");
-  std::vector<Dim> size;
-  if (auto known = c.maybe_ints(1)) {
-    size = *known;
-  } else if (theta[1].is_known() && theta[1].value() >= 1 && theta[1].value() <= 3) {
-    size = {theta[0], 1};
-    for (std::int64_t i = 0; i < theta[1].value(); ++i) size.push_back(c.data_dependent("extent"));
-  } else {
-    return;
-  }
+  const Dim& rows = theta[1];
+  c.require(!rows.is_known() || rows.is(2) || rows.is(3), "rows of theta: got ", rows.str(), ", expected 2 or 3");
+  if (!rows.is_known() && !c.maybe_ints(1)) return;
+  const std::size_t count = rows.is_known() ? static_cast<std::size_t>(rows.value()) + 2 : c.maybe_ints(1)->size();
+  const std::vector<Dim> size = list_input(c, 1, "size", count);
   c.require(size.size() == 4 || size.size() == 5, "size: got ", size.size(), " values, expected 4 or 5");
   const auto rank = static_cast<std::int64_t>(size.size()) - 2;
   c.unify(theta[1], rank, "rows of theta"), c.unify(theta[2], rank + 1, "columns of theta");

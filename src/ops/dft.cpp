@@ -8,6 +8,7 @@
 #include "graph/builder.hpp"
 #include "kernels/fft.hpp"
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -27,13 +28,6 @@ Options options_of(const Node& node) {
   return {inverse == 1, onesided == 1};
 }
 
-Dim given_length(InferContext& c) {
-  const auto values = c.maybe_ints(1);
-  if (!values) return c.data_dependent("dft_length");
-  c.require(values->size() == 1, "dft_length: got ", values->size(), " values, expected 1");
-  return values->front();
-}
-
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const auto [inverse, onesided] = options_of(c.node);
@@ -41,16 +35,18 @@ void infer(InferContext& c) {
   c.require(shape.size() >= 2, "rank of input: got ", shape.size(), ", expected at least 2");
   std::size_t axis = shape.size() - 2;
   if (c.has_input(2)) {
-    const std::vector<std::int64_t> given = c.known_ints(2);
-    c.require(given.size() == 1, "axis: got ", given.size(), " values, expected 1");
-    axis = c.axis(given[0], shape.size());
+    const Dim given = scalar_input(c, 2, "axis");
+    if (!given.is_known()) return;
+    axis = c.axis(given.value(), shape.size());
   }
   c.require(axis + 1 < shape.size(), "axis: got the last one, which holds real and imaginary parts");
   const Dim& parts = shape.back();
   c.require(!parts.is_known() || parts.is(1) || parts.is(2), "last extent of input: got ", parts.str(),
             ", expected 1 or 2");
   c.require(!(onesided && !inverse && parts.is(2)), "onesided: got complex input, expected real input");
-  Dim length = c.has_input(1) ? given_length(c) : onesided && inverse ? (shape[axis] - 1) * Dim(2) : shape[axis];
+  Dim length = c.has_input(1)        ? scalar_input(c, 1, "dft_length")
+               : onesided && inverse ? (shape[axis] - 1) * Dim(2)
+                                     : shape[axis];
   c.require(!length.is_known() || length.value() >= 1, "dft_length: got ", length.str(), ", expected 1 or more");
   shape[axis] = onesided && !inverse ? floor_div(length, 2) + 1 : length;
   shape.back() = onesided && inverse ? 1 : 2;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -17,13 +18,17 @@ void infer(InferContext& c) {
   c.require(is_known_dtype(code) && types::numbers.has(static_cast<DType>(code)), "attribute 'output_datatype': got ",
             code, ", expected a number type");
   c.set_dtype(0, static_cast<DType>(code));
-  const std::vector<Dim> bands = c.maybe_ints(kBands).value_or(std::vector<Dim>{c.data_dependent("bands")});
-  const std::vector<Dim> length = c.maybe_ints(kLength).value_or(std::vector<Dim>{c.data_dependent("dft_length")});
-  c.require(bands.size() == 1 && length.size() == 1, "num_mel_bins and dft_length: expected one value each");
-  for (const Dim& dim : {bands[0], length[0]})
+  const Dim bands = scalar_input(c, kBands, "num_mel_bins");
+  const Dim length = scalar_input(c, kLength, "dft_length");
+  for (const Dim& dim : {bands, length})
     c.require(!dim.is_known() || dim.value() >= 0, "num_mel_bins and dft_length: got ", dim.str(),
               ", expected 0 or more");
-  c.set_shape(0, {floor_div(length[0], 2) + 1, bands[0]});
+  scalar_input(c, kRate, "sample_rate");
+  for (std::size_t i : {kLower, kUpper}) {
+    c.require(is_float(c.dtype(i)), "element type of input ", i, ": got ", name_of(c.dtype(i)), ", expected a float");
+    if (c.knows_shape(i)) c.unify(product(c.shape(i)), 1, "number of edges");
+  }
+  c.set_shape(0, {floor_div(length, 2) + 1, bands});
 }
 
 double mel(double hertz) { return 2595 * std::log10(1 + hertz / 700); }

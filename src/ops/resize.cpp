@@ -1,4 +1,4 @@
-// Resize: resamples a tensor along its axes. Upsample, its older form, becomes a Resize at import.
+// Resize: resamples a tensor along its axes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,6 +10,7 @@
 #include "graph/builder.hpp"
 #include "kernels/resample.hpp"
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/half.hpp"
 #include "support/visit.hpp"
 
@@ -119,13 +120,7 @@ std::optional<double> common_scale(const Node& node, const std::vector<std::size
 }
 
 Shape sized(InferContext& c, Shape shape, const std::vector<std::size_t>& axes) {
-  std::vector<Dim> sizes;
-  if (auto known = c.maybe_ints(kSizes)) {
-    sizes = *known;
-  } else {
-    for (std::size_t i = 0; i < axes.size(); ++i) sizes.push_back(c.data_dependent("resized"));
-  }
-  c.require(sizes.size() == axes.size(), "sizes: got ", sizes.size(), " values, expected ", axes.size());
+  const std::vector<Dim> sizes = list_input(c, kSizes, "sizes", axes.size());
   for (std::size_t i = 0; i < axes.size(); ++i)
     c.require(!sizes[i].is_known() || sizes[i].value() >= 0, "sizes: got ", sizes[i].str(), ", expected 0 or more");
   if (choose(c.node, "keep_aspect_ratio_policy", kPolicies) == Policy::stretch) {
@@ -156,6 +151,8 @@ void infer(InferContext& c) {
   if (is_given(c, kSizes)) {
     out = sized(c, in, axes);
   } else {
+    c.require(is_float(c.dtype(kScales)), "element type of scales: got ", name_of(c.dtype(kScales)),
+              ", expected float32");
     const Tensor* scales = c.constant(kScales);
     if (scales == nullptr) {
       for (std::size_t axis : axes) out[axis] = c.data_dependent("resized");
@@ -292,22 +289,6 @@ void lift_before_11(Builder&, Node& node) {
   node.attributes.insert_or_assign("nearest_mode", std::string("floor"));
 }
 const RegisterAdapter resize_11{{.op = "Resize", .below = 11, .lift = lift_before_11}};
-
-// Upsample was withdrawn in opset 10; files that still use it mean its last form.
-void lift_upsample(Builder& b, Node& node) {
-  if (node.has_attribute("scales")) {
-    const std::vector<float> scales = node.attr_floats("scales");
-    const auto count = static_cast<std::int64_t>(scales.size());
-    node.inputs.resize(1);
-    node.inputs.push_back(b.constant(Tensor::from<float>(DType::float32, {count}, scales)));
-    node.attributes.erase("scales");
-  }
-  if (node.attr_string("mode", "") == "bilinear") node.attributes.insert_or_assign("mode", std::string("linear"));
-  node.op = "Resize";
-  lift_before_11(b, node);
-}
-constexpr int kAnyOpset = 1 << 20;
-const RegisterAdapter upsample{{.op = "Upsample", .below = kAnyOpset, .lift = lift_upsample}};
 
 }  // namespace
 }  // namespace backpass

@@ -6,6 +6,7 @@
 
 #include "kernels/fft.hpp"
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -14,11 +15,10 @@ namespace {
 
 enum Input : std::size_t { kSignal, kStep, kWindow, kLength };
 
-Dim scalar(InferContext& c, std::size_t input, std::string_view name) {
-  const std::vector<Dim> values = c.maybe_ints(input).value_or(std::vector<Dim>{c.data_dependent(name)});
-  c.require(values.size() == 1, name, ": got ", values.size(), " values, expected 1");
-  c.require(!values[0].is_known() || values[0].value() >= 1, name, ": got ", values[0].str(), ", expected 1 or more");
-  return values[0];
+Dim positive(InferContext& c, std::size_t input, std::string_view name) {
+  const Dim value = scalar_input(c, input, name);
+  c.require(!value.is_known() || value.value() >= 1, name, ": got ", value.str(), ", expected 1 or more");
+  return value;
 }
 
 Dim frame_length(InferContext& c, const Dim& signal) {
@@ -28,7 +28,7 @@ Dim frame_length(InferContext& c, const Dim& signal) {
     length = c.shape(kWindow)[0];
   }
   if (c.has_input(kLength)) {
-    const Dim given = scalar(c, kLength, "frame_length");
+    const Dim given = positive(c, kLength, "frame_length");
     return length ? c.unify(given, *length, "frame_length and length of window") : given;
   }
   return length ? *length : signal;
@@ -45,7 +45,7 @@ void infer(InferContext& c) {
             ", expected 1 or 2");
   const bool onesided = c.node.attr_int("onesided", 1) != 0;
   c.require(!(onesided && signal[2].is(2)), "onesided: got a complex signal, expected a real one; set onesided to 0");
-  const Dim step = scalar(c, kStep, "frame_step");
+  const Dim step = positive(c, kStep, "frame_step");
   const Dim length = frame_length(c, signal[1]);
   if (length.is_known() && signal[1].is_known())
     c.require(length.value() <= signal[1].value() && length.value() >= 1, "frame_length: got ", length.str(),

@@ -1,9 +1,9 @@
 // HannWindow, HammingWindow, BlackmanWindow: weights for pieces of a signal.
 #include <cmath>
 #include <numbers>
-#include <vector>
 
 #include "ops/op.hpp"
+#include "ops/scalar_input.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -23,10 +23,9 @@ void infer(InferContext& c) {
   c.require(is_known_dtype(code) && types::numbers.has(static_cast<DType>(code)), "attribute 'output_datatype': got ",
             code, ", expected a number type");
   c.set_dtype(0, static_cast<DType>(code));
-  const std::vector<Dim> size = c.maybe_ints(0).value_or(std::vector<Dim>{c.data_dependent("size")});
-  c.require(size.size() == 1, "size: got ", size.size(), " values, expected 1");
-  c.require(!size[0].is_known() || size[0].value() >= 0, "size: got ", size[0].str(), ", expected 0 or more");
-  c.set_shape(0, {size[0]});
+  const Dim size = scalar_input(c, 0, "size");
+  c.require(!size.is_known() || size.value() >= 0, "size: got ", size.str(), ", expected 0 or more");
+  c.set_shape(0, {size});
 }
 
 Kernel prepare(PrepareContext& c, const Window& w) {
