@@ -3,25 +3,21 @@
 #include <algorithm>
 #include <string>
 
-#include "backpass/error.hpp"
 #include "kernels/regex_program.hpp"
-#include "support/utf8.hpp"
+#include "kernels/regex_text.hpp"
 
 namespace backpass {
 namespace {
 
 using Code = std::vector<RegexInstruction>;
 
-constexpr std::size_t kMaxPattern = 65536;
 constexpr std::size_t kMaxCode = 200000;
 constexpr int kMaxRepeat = 1000;
 constexpr int kMaxDepth = 200;
 
-class Parser {
+class Parser : private PatternText {
  public:
-  explicit Parser(std::string_view pattern) : text_(pattern) {
-    if (pattern.size() > kMaxPattern) error("is longer than ", kMaxPattern, " bytes");
-  }
+  using PatternText::PatternText;
 
   RegexCode run() {
     out_.code = alternatives();
@@ -34,23 +30,6 @@ class Parser {
   struct Flags {
     bool ignore_case = false, multi_line = false, dot_all = false;
   };
-
-  template <class... Args>
-  [[noreturn]] void error(const Args&... args) const {
-    fail("regular expression '", std::string(text_.substr(0, 100)), "' ", args..., " (at byte ", at_, ")");
-  }
-
-  bool at_end() const { return at_ >= text_.size(); }
-  bool sees(std::string_view what) const { return text_.substr(at_, what.size()) == what; }
-  bool take(std::string_view what) {
-    if (!sees(what)) return false;
-    at_ += what.size();
-    return true;
-  }
-  char32_t next() {
-    if (at_end()) error("ends too early");
-    return next_code_point(text_, at_);
-  }
 
   void append(Code& to, const Code& from) const {
     if (to.size() + from.size() > kMaxCode) error("is too large when its repetitions are written out");
@@ -243,56 +222,6 @@ class Parser {
     return literal(escaped(c));
   }
 
-  char32_t hex() {
-    const bool braces = take("{");
-    char32_t value = 0;
-    for (int i = 0; braces ? !take("}") : i < 2; ++i) {
-      const char32_t c = next();
-      const bool digit = c >= '0' && c <= '9';
-      const char32_t letter = c | 0x20U;
-      if ((!digit && (letter < 'a' || letter > 'f')) || i > 6) error("has a wrong \\x escape");
-      value = value * 16 + (digit ? c - '0' : letter - 'a' + 10);
-    }
-    if (value > 0x10FFFF) error("has a code point beyond 10FFFF");
-    return value;
-  }
-
-  char32_t octal(char32_t first) {
-    char32_t value = first - '0';
-    for (int i = 0; i < 2 && !at_end() && text_[at_] >= '0' && text_[at_] <= '7'; ++i)
-      value = value * 8 + (next() - '0');
-    return value;
-  }
-
-  // The code point that a backslash and `c` stand for.
-  char32_t escaped(char32_t c) {
-    switch (c) {
-      case 'a':
-        return 7;
-      case 'f':
-        return '\f';
-      case 'n':
-        return '\n';
-      case 'r':
-        return '\r';
-      case 't':
-        return '\t';
-      case 'v':
-        return 11;
-      case 'x':
-        return hex();
-      case 'p':
-      case 'P':
-        fail<Unsupported>("regular expression: Unicode classes \\p{...}; write the ranges out");
-      default:
-        break;
-    }
-    if (c == '0' || (c >= '1' && c <= '7' && !at_end() && text_[at_] >= '0' && text_[at_] <= '7')) return octal(c);
-    const bool is_letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (is_letter && c < 0x80) error("has an unknown escape");
-    return c;
-  }
-
   Code bracket() {
     CharClass which;
     which.negated = take("^");
@@ -343,8 +272,6 @@ class Parser {
     return true;
   }
 
-  std::string_view text_;
-  std::size_t at_ = 0;
   int depth_ = 0;
   Flags flags_;
   RegexCode out_;
