@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -61,21 +62,41 @@ void nearest_block(const Resampling& r, std::size_t level, const T* in, T* out, 
   }
 }
 
-// out[o, k, i] = sum over t of weight[k, t] * in[o, index[k, t], i]
+// The last axis: out[o, k] = sum over t of weight[k, t] * in[o, index[k, t]]
+template <class T>
+void weigh_last_axis(const AxisTaps& taps, const std::vector<T>& weights, std::int64_t outer, const T* in, T* out) {
+  const std::int64_t n = taps.taps;
+  parallel_for(outer, grain_for(taps.out * n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o) {
+      const T* from = in + o * taps.in;
+      const std::int64_t* index = taps.index.data();
+      const T* weight = weights.data();
+      T* to = out + o * taps.out;
+      if (n == 2) {
+        for (std::int64_t k = 0; k < taps.out; ++k, index += 2, weight += 2)
+          to[k] = weight[0] * from[index[0]] + weight[1] * from[index[1]];
+        continue;
+      }
+      for (std::int64_t k = 0; k < taps.out; ++k, index += n, weight += n) {
+        T sum = 0;
+        for (std::int64_t t = 0; t < n; ++t) sum += weight[t] * from[index[t]];
+        to[k] = sum;
+      }
+    }
+  });
+}
+
+// Other axes, whole rows at a time: out[o, k, i] = sum over t of weight[k, t] * in[o, index[k, t], i]
 template <class T>
 void weigh_axis(const AxisTaps& taps, const std::vector<T>& weights, std::int64_t outer, std::int64_t inner,
-                T extrapolation, const T* in, T* out) {
+                const T* in, T* out) {
   const std::int64_t n = taps.taps;
-  auto one = [&](const T* from, T* to, std::int64_t k) {
-    const std::int64_t* index = taps.index.data() + k * n;
-    const T* weight = weights.data() + k * n;
-    if (!taps.outside.empty() && taps.outside[static_cast<std::size_t>(k)] != 0) {
-      std::fill_n(to, inner, extrapolation);
-    } else if (inner == 1) {
-      T sum = weight[0] * from[index[0]];
-      for (std::int64_t t = 1; t < n; ++t) sum += weight[t] * from[index[t]];
-      *to = sum;
-    } else {
+  parallel_for(outer * taps.out, grain_for(inner * n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* from = in + row / taps.out * taps.in * inner;
+      const std::int64_t* index = taps.index.data() + row % taps.out * n;
+      const T* weight = weights.data() + row % taps.out * n;
+      T* to = out + row * inner;
       const T* a = from + index[0] * inner;
       const T* b = from + index[1] * inner;
       for (std::int64_t i = 0; i < inner; ++i) to[i] = weight[0] * a[i] + weight[1] * b[i];
@@ -84,13 +105,15 @@ void weigh_axis(const AxisTaps& taps, const std::vector<T>& weights, std::int64_
         for (std::int64_t i = 0; i < inner; ++i) to[i] += weight[t] * c[i];
       }
     }
-  };
-  parallel_for(outer * taps.out, grain_for(inner * n), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t o = row / taps.out;
-      one(in + o * taps.in * inner, out + row * inner, row % taps.out);
-    }
   });
+}
+
+template <class T>
+void fill_outside(const AxisTaps& taps, std::int64_t outer, std::int64_t inner, T value, T* out) {
+  for (std::int64_t k = 0; k < static_cast<std::int64_t>(taps.outside.size()); ++k) {
+    if (taps.outside[static_cast<std::size_t>(k)] == 0) continue;
+    for (std::int64_t o = 0; o < outer; ++o) std::fill_n(out + (o * taps.out + k) * inner, inner, value);
+  }
 }
 
 template <class T>
@@ -110,10 +133,15 @@ class PlaneResampler {
       order_.push_back(i);
       weights_.emplace_back(r.axes[i].weight.begin(), r.axes[i].weight.end());
     }
-    // What shrinks goes first, so that later passes have less to do.
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      return r.axes[a].out * r.axes[b].in < r.axes[b].out * r.axes[a].in;
-    });
+    // What shrinks goes first, so that later passes have less to do; of what grows, the last axis, where elements are
+    // fetched one by one.
+    auto rank = [&](std::size_t i) {
+      const AxisTaps& taps = r.axes[i];
+      const bool grows = taps.out >= taps.in;
+      const double ratio = static_cast<double>(taps.out) / static_cast<double>(std::max<std::int64_t>(taps.in, 1));
+      return std::pair(grows, grows ? -static_cast<double>(i) : ratio);
+    };
+    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
   }
 
   void run(const T* in, T* out) const {
@@ -126,7 +154,13 @@ class PlaneResampler {
       const std::int64_t inner = extent(dims, axis + 1, dims.size());
       dims[axis] = taps.out;
       T* to = pass + 1 == order_.size() ? out : buffer<T>(static_cast<int>(pass % 2), outer * taps.out * inner);
-      weigh_axis(taps, weights_[order_[pass]], outer, inner, static_cast<T>(r_.extrapolation), from, to);
+      const std::vector<T>& weights = weights_[order_[pass]];
+      if (inner == 1) {
+        weigh_last_axis(taps, weights, outer, from, to);
+      } else {
+        weigh_axis(taps, weights, outer, inner, from, to);
+      }
+      fill_outside(taps, outer, inner, static_cast<T>(r_.extrapolation), to);
       from = to;
     }
   }
