@@ -36,10 +36,17 @@ inline double fold_join(Fold fold, double a, double b) {
   }
 }
 
-/// Folds x[0, n). Sums run in float over short blocks and in double over blocks. sum_exp adds exp(x - shift),
-/// sum_square adds (x - shift)^2, the others take no notice of it.
-double fold_run(Fold fold, const float* x, std::int64_t n, float shift);
-double fold_run(Fold fold, const double* x, std::int64_t n, double shift);
+/// Folds each of `rows` rows of n elements. Sums run in the element type over short blocks and in double over blocks.
+/// sum_exp adds exp(x - shift), sum_square adds (x - shift)^2; `shift` (may be null: 0) has one value per row.
+void fold_rows(Fold fold, const float* x, std::int64_t rows, std::int64_t n, const float* shift, double* result);
+void fold_rows(Fold fold, const double* x, std::int64_t rows, std::int64_t n, const double* shift, double* result);
+
+template <class T>
+double fold_run(Fold fold, const T* x, std::int64_t n, T shift) {
+  double result = 0;
+  fold_rows(fold, x, 1, n, &shift, &result);
+  return result;
+}
 
 /// Joins `rows` rows of `width` columns, `stride` elements apart, into acc[0, width); `shift` (may be null) is per
 /// column.

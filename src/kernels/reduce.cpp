@@ -138,8 +138,26 @@ void fold_group(const Reduction& p, const T* x, std::int64_t g, std::int64_t wid
   }
 }
 
+/// Every row of a matrix, without the bookkeeping of the general case.
+template <class T>
+void reduce_rows(const Reduction& p, const T* x, const T* shift, T* y) {
+  constexpr std::int64_t kBatch = 256;
+  parallel_for(p.blocks, grain_for(p.rows), [&](std::int64_t begin, std::int64_t end) {
+    double acc[kBatch];
+    for (std::int64_t row = begin; row < end; row += kBatch) {
+      std::int64_t count = std::min(kBatch, end - row);
+      fold_rows(p.fold, x + row * p.rows, count, p.rows, shift == nullptr ? nullptr : shift + row, acc);
+      for (std::int64_t i = 0; i < count; ++i) y[row + i] = finished<T>(p, acc[i]);
+    }
+  });
+}
+
 template <class T>
 void reduce_as(const Reduction& p, const T* x, const T* shift, T* y, Acc<T>* partial) {
+  if constexpr (std::is_floating_point_v<T>) {
+    bool contiguous = p.kept.empty() || (p.kept.size() == 1 && p.kept[0].stride == p.rows);
+    if (p.runs && p.folded.empty() && p.groups == 1 && contiguous) return reduce_rows(p, x, shift, y);
+  }
   std::int64_t tiles = (p.inner + kTile - 1) / kTile;
   std::int64_t items = p.blocks * tiles * p.groups;
   std::int64_t work = p.count * std::min(p.inner, kTile) / p.groups;

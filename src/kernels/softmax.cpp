@@ -19,6 +19,7 @@ namespace backpass::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kSumBlock = 1024;  // terms added in the element type before going to double
+constexpr std::int64_t kRowsAtOnce = 16;
 
 template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();
@@ -48,7 +49,7 @@ double sum_exp(const T* x, T* y, std::size_t n, T shift_value) {
   double total = 0;
   std::size_t i = 0;
   auto term = [&](std::size_t at) HWY_ATTR {
-    auto e = exp_keeping_nan(d, hn::Sub(hn::LoadU(d, x + at), shift));
+    auto e = exp_of_negative(d, hn::Sub(hn::LoadU(d, x + at), shift));
     if constexpr (kStore) hn::StoreU(e, d, y + at);
     return e;
   };
@@ -62,7 +63,7 @@ double sum_exp(const T* x, T* y, std::size_t n, T shift_value) {
     }
     for (; i + lanes <= end; i += lanes) a = hn::Add(a, term(i));
     if (i < end) {
-      auto e = exp_keeping_nan(d, hn::Sub(load_some(d, x + i, end - i, kNothing<T>), shift));
+      auto e = exp_of_negative(d, hn::Sub(load_some(d, x + i, end - i, kNothing<T>), shift));
       if constexpr (kStore) store_some(d, e, y + i, end - i);
       b = hn::Add(b, e);
       i = end;
@@ -72,36 +73,54 @@ double sum_exp(const T* x, T* y, std::size_t n, T shift_value) {
   return total;
 }
 
-/// y = (x - first - second) * factor. Two subtractions keep large inputs exact.
 template <class T>
-void shift_and_scale(const T* x, T* y, std::size_t n, T first, T second, T factor) {
+void scale_run(T* y, std::size_t n, T factor) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
-  std::size_t i = 0;
-  const auto v1 = hn::Set(d, first);
-  const auto v2 = hn::Set(d, second);
   const auto f = hn::Set(d, factor);
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(hn::Mul(hn::Sub(hn::Sub(hn::LoadU(d, x + i), v1), v2), f), d, y + i);
-  }
-  for (; i < n; ++i) y[i] = (x[i] - first - second) * factor;
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, y + i), f), d, y + i);
+  for (; i < n; ++i) y[i] *= factor;
 }
 
+/// y = x - first - second. Two subtractions keep large inputs exact.
 template <class T>
-void softmax_row(const T* x, T* y, std::size_t n, bool log) {
-  const T shift = largest(x, n);
-  if (log) {
-    const double sum = sum_exp<false>(x, y, n, shift);
-    shift_and_scale(x, y, n, shift, static_cast<T>(std::log(sum)), T{1});
-  } else {
-    const double sum = sum_exp<true>(x, y, n, shift);
-    shift_and_scale(y, y, n, T{0}, T{0}, static_cast<T>(1 / sum));
+void subtract_run(const T* x, T* y, std::size_t n, T first, T second) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto v1 = hn::Set(d, first);
+  const auto v2 = hn::Set(d, second);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Sub(hn::Sub(hn::LoadU(d, x + i), v1), v2), d, y + i);
+  for (; i < n; ++i) y[i] = x[i] - first - second;
+}
+
+/// Each pass goes over a few rows, so that the end of one row overlaps with the start of the next.
+template <class T>
+void softmax_few_rows(const T* x, T* y, std::size_t rows, std::size_t n, bool log) {
+  T shift[kRowsAtOnce];
+  double sum[kRowsAtOnce];
+  for (std::size_t r = 0; r < rows; ++r) shift[r] = largest(x + r * n, n);
+  for (std::size_t r = 0; r < rows; ++r) {
+    sum[r] = log ? sum_exp<false>(x + r * n, y, n, shift[r]) : sum_exp<true>(x + r * n, y + r * n, n, shift[r]);
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    if (log) {
+      subtract_run(x + r * n, y + r * n, n, shift[r], static_cast<T>(std::log(sum[r])));
+    } else {
+      scale_run(y + r * n, n, static_cast<T>(1 / sum[r]));
+    }
   }
 }
 
 template <class T>
 void softmax_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, bool log) {
-  for (std::int64_t r = 0; r < rows; ++r) softmax_row(x + r * n, y + r * n, static_cast<std::size_t>(n), log);
+  constexpr std::int64_t kCached = 4096;  // elements that stay in the first-level cache
+  std::int64_t step = std::clamp<std::int64_t>(kCached / std::max<std::int64_t>(n, 1), 1, kRowsAtOnce);
+  for (std::int64_t r = 0; r < rows; r += step) {
+    softmax_few_rows(x + r * n, y + r * n, static_cast<std::size_t>(std::min(step, rows - r)),
+                     static_cast<std::size_t>(n), log);
+  }
 }
 
 /// Up to kSoftmaxTile columns, row by row so that memory is read in order.
@@ -130,7 +149,7 @@ void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size
   }
   for (std::size_t i = 0; i < n; ++i) {
     for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
-      auto e = exp_keeping_nan(d, hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c)));
+      auto e = exp_of_negative(d, hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c)));
       if (!log) store(e, y + i * stride + c, count);
       hn::Store(hn::Add(hn::Load(d, sum + c), e), d, sum + c);
     });
@@ -174,11 +193,11 @@ void exp_times_as(const T* x, T* y, std::int64_t count, const T* factor, bool un
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto f = uniform ? all : hn::LoadU(d, factor + i);
-    hn::StoreU(hn::Mul(exp_keeping_nan(d, hn::LoadU(d, x + i)), f), d, y + i);
+    hn::StoreU(hn::Mul(exp_of_negative(d, hn::LoadU(d, x + i)), f), d, y + i);
   }
   if (i == n) return;
   const auto f = uniform ? all : load_some(d, factor + i, n - i, T{0});
-  store_some(d, hn::Mul(exp_keeping_nan(d, load_some(d, x + i, n - i, T{0})), f), y + i, n - i);
+  store_some(d, hn::Mul(exp_of_negative(d, load_some(d, x + i, n - i, T{0})), f), y + i, n - i);
 }
 
 void rows_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
