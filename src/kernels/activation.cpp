@@ -10,8 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/activation.cpp"
 #include "hwy/foreach_target.h"
 // clang-format off
-#include "hwy/highway.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "kernels/tile_math.hpp"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -21,18 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Highway's Exp and Tanh lose a NaN; models with one should show it.
-HWY_INLINE V sigmoid(V x) {
-  const D d;
-  const V one = hn::Set(d, 1.0F);
-  const V y = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(x))));
-  return hn::IfThenElse(hn::IsNaN(x), x, y);
-}
-
-HWY_INLINE V tanh(V x) {
-  const D d;
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, x));
-}
+HWY_INLINE V sigmoid(V x) { return math::sigmoid(D(), x); }
+HWY_INLINE V tanh(V x) { return math::tanh(D(), x); }
 
 HWY_INLINE V load(const float* p, std::size_t n) {
   const D d;

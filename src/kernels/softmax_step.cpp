@@ -5,14 +5,12 @@
 #include <limits>
 
 #include "kernels/attention.hpp"
-
 #include "kernels/simd_targets.hpp"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/softmax_step.cpp"
 #include "hwy/foreach_target.h"
 // clang-format off
-#include "hwy/highway.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "kernels/tile_math.hpp"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -33,15 +31,12 @@ float row_max(const float* x, std::size_t count) {
   return best;
 }
 
-// x = exp(x - shift); a NaN stays one, although Highway's Exp would hide it.
+// x = exp(x - shift)
 float exp_and_sum(float* x, std::size_t count, float shift) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto s = hn::Set(d, shift);
-  auto exp = [&](auto v) {
-    const auto t = hn::Sub(v, s);
-    return hn::IfThenElse(hn::IsNaN(t), t, hn::Exp(d, t));
-  };
+  auto exp = [&](auto v) { return math::exp(d, hn::Sub(v, s)); };
   auto sum = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
