@@ -6,16 +6,6 @@ import numpy as np
 from op_case import Row, case, data
 
 
-def optimizer_sets(states: int) -> list[Any]:
-    def tensors(*shape: int) -> list[Any]:
-        return [data(*shape), data(*shape), *[data(*shape, low=0.1, high=1) for _ in range(states)]]
-
-    one = tensors(3, 4)
-    two = [t for pair in zip(tensors(2, 3), tensors(5), strict=True) for t in pair]
-    rate, step = np.array(0.1, np.float32), np.array(3, np.int64)
-    return [case(rate, step, *one), case(rate, np.array(0, np.int64), *one), case(rate, step, *two)]
-
-
 def adamw(rate: Any, step: Any, weights: Any, gradients: Any, m1: Any, m2: Any, **attrs: Any) -> list[Any]:
     lr, t, out = float(rate[0]), int(step[0]), [np.array([True]), [], [], []]
     for w, g, m, v in zip(weights, gradients, m1, m2, strict=True):
@@ -36,8 +26,7 @@ def encoded(x: np.ndarray, table: dict[Any, Any], otherwise: Any, dtype: Any) ->
 
 
 WORDS = np.array([["b", "z"], ["a", ""]], object)
-SEQUENCES = [[data(3, 4), data(2)] for _ in range(3)] + [[data(3, 4, low=0.1, high=1), data(2, low=0.1, high=1)]]
-PREVIEW = "ai.onnx.preview.training"
+SEQUENCES = [[data(3, 4), data(3, 4)] for _ in range(3)] + [[data(3, 4, low=0.1, high=1) for _ in range(2)]]
 
 ROWS = [
     Row(
