@@ -73,7 +73,7 @@ def _text(item: Any) -> str:
 
 
 def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    flat = array.ravel().view(np.uint8) & ((1 << bits) - 1)
+    flat = (array.ravel().view(np.uint8) & np.uint8((1 << bits) - 1)).astype(np.uint8)
     if bits == 6:  # elements cross bytes
         return np.packbits(np.unpackbits(flat[:, None], axis=1, count=bits, bitorder="little"), bitorder="little")
     per_byte = 8 // bits

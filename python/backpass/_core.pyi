@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
 
@@ -51,7 +51,7 @@ class Tensor:
     def bytes_array(self) -> NDArray:
         """the memory as uint8"""
 
-    def __dlpack__(self, **kwargs) -> object: ...
+    def __dlpack__(self, **kwargs: object) -> Any: ...
 
     def __dlpack_device__(self) -> tuple: ...
 
@@ -101,6 +101,10 @@ class ValueInfo:
 
     @property
     def dtype(self) -> int: ...
+
+    @property
+    def extents(self) -> list[str] | None:
+        """numbers, or names for what may vary; None when the rank is not known"""
 
 class StepRecord:
     """One executed step."""

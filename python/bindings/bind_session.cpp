@@ -1,8 +1,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
 
 #include "backpass/session.hpp"
 #include "bindings.hpp"
@@ -86,9 +89,9 @@ void bind_reports(nb::module_& m) {
       .def_ro("name", &ValueInfo::name)
       .def_ro("type", &ValueInfo::type)
       .def_prop_ro("dtype", [](const ValueInfo& v) { return static_cast<int>(v.dtype); })
-      .def_prop_ro("extents", [](const ValueInfo& v) -> nb::object {
-        return v.has_shape ? nb::cast(v.shape) : nb::none();
-      });
+      .def_prop_ro(
+          "extents", [](const ValueInfo& v) { return v.has_shape ? std::optional(v.shape) : std::nullopt; },
+          "numbers, or names for what may vary; None when the rank is not known");
   nb::class_<StepRecord>(m, "StepRecord", "One executed step.")
       .def_ro("name", &StepRecord::name)
       .def_ro("op", &StepRecord::op)

@@ -82,6 +82,7 @@ void bind_tensor(nb::module_& m) {
           [](nb::pointer_and_handle<Tensor> self, nb::kwargs kwargs) {
             nb::object a = nb::cast(export_array<nb::array_api>(*self.p, false));
             return a.attr("__dlpack__")(**kwargs);
-          })
+          },
+          nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"))
       .def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(1, 0); });
 }

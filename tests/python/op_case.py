@@ -282,8 +282,11 @@ def _random(d: Data, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
 
 def type_of(value: Any, symbols: str = "") -> onnx.TypeProto:
     """With `symbols`, extents become "<symbols>_0", "<symbols>_1", ..."""
-    if isinstance(value, list):
-        return helper.make_sequence_type_proto(type_of(value[0]))
+    if isinstance(value, list):  # elements share their type, not their shape
+        element = type_of(value[0])
+        if len({np.shape(item) for item in value}) > 1:
+            element.tensor_type.ClearField("shape")
+        return helper.make_sequence_type_proto(element)
     code = onnx.TensorProto.STRING if value.dtype == object else helper.np_dtype_to_tensor_dtype(value.dtype)
     shape = [f"{symbols}_{i}" for i in range(value.ndim)] if symbols else value.shape
     return helper.make_tensor_type_proto(code, shape)
