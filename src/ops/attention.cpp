@@ -86,6 +86,18 @@ void check_mask(InferContext& c, const Shape& scores) {
   }
 }
 
+// How many keys come from earlier runs; their other extents are those of the present ones.
+Dim past_length(InferContext& c, const Heads& keys, const Dim& value_size) {
+  if (!c.has_input(kPastKey)) return 0;
+  for (std::size_t i : {kPastKey, kPastValue})
+    c.require(c.rank(i) == 4, "rank of input ", i, ": got ", c.rank(i), ", expected 4");
+  const Shape &past = c.shape(kPastKey), &values = c.shape(kPastValue);
+  c.unify(past[0], keys.batch, "batch of past_key"), c.unify(values[0], keys.batch, "batch of past_value");
+  c.unify(past[1], keys.heads, "heads of past_key"), c.unify(values[1], keys.heads, "heads of past_value");
+  c.unify(past[3], keys.size, "head size of past_key"), c.unify(values[3], value_size, "head size of past_value");
+  return c.unify(past[2], values[2], "lengths of past_key and past_value");
+}
+
 void infer(InferContext& c) {
   c.set_dtype(kY, c.dtype(kQ));
   c.set_dtype(kPresentKey, c.dtype(kK));
@@ -107,18 +119,7 @@ void infer(InferContext& c) {
   if (q.heads.is_known() && kv_heads.is_known())
     c.require(kv_heads.value() > 0 && q.heads.value() % kv_heads.value() == 0, "heads of Q: got ", q.heads.str(),
               ", expected a multiple of those of K, ", kv_heads.str());
-  Dim total = length;
-  if (c.has_input(kPastKey)) {
-    for (std::size_t i : {kPastKey, kPastValue})
-      c.require(c.rank(i) == 4, "rank of input ", i, ": got ", c.rank(i), ", expected 4");
-    const Shape& past = c.shape(kPastKey);
-    c.unify(past[0], batch, "batch of past_key"), c.unify(past[1], kv_heads, "heads of past_key");
-    c.unify(past[3], head, "head size of past_key");
-    const Shape& past_value = c.shape(kPastValue);
-    c.unify(past_value[0], batch, "batch of past_value"), c.unify(past_value[1], kv_heads, "heads of past_value");
-    c.unify(past_value[2], past[2], "length of past_value"), c.unify(past_value[3], v.size, "head size of past_value");
-    total = past[2] + length;
-  }
+  const Dim total = length + past_length(c, {batch, kv_heads, length, head}, v.size);
   check_mask(c, {batch, q.heads, q.length, total});
   if (c.has_input(kLengths) && c.knows_shape(kLengths)) {
     c.require(c.rank(kLengths) == 1, "rank of nonpad_kv_seqlen: got ", c.rank(kLengths), ", expected 1");
