@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "kernels/independent.hpp"
 #include "kernels/tile.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,7 +38,7 @@ HWY_INLINE void element_loop(R* out, std::int64_t n, const TileParams& params, c
   const TileParams p = params;
   std::int64_t i = 0;
   for (; i + kElementBlock <= n; i += kElementBlock) {
-#pragma GCC ivdep
+    BACKPASS_INDEPENDENT
     for (std::int64_t j = 0; j < kElementBlock; ++j) out[i + j] = static_cast<R>(F::call(in[i + j]..., p));
   }
   for (; i < n; ++i) out[i] = static_cast<R>(F::call(in[i]..., p));

@@ -90,6 +90,14 @@ HWY_INLINE V log(D d, V x) {
 /// log(1 + x) for x in [0, 1] or NaN.
 template <class D, class V>
 HWY_INLINE V log1p_of_fraction(D d, V x) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    // 2 atanh(x / (2 + x))
+    const V s = hn::Div(x, hn::Add(x, hn::Set(d, 2.0F)));
+    const V t = hn::Mul(s, s);
+    const V p = polynomial(d, t, 0.333332062, 0.200107992, 0.140002683, 0.140093863);
+    const V twice = hn::Add(s, s);
+    return hn::MulAdd(hn::Mul(twice, t), p, twice);
+  }
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Log1p(d, x));
 }
 

@@ -2,6 +2,8 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/independent.hpp"
+#include "kernels/thread_buffer.hpp"
 #include "kernels/tile_plan.hpp"
 #include "support/parallel.hpp"
 
@@ -10,10 +12,21 @@ namespace {
 
 constexpr std::size_t kStackBytes = 48 * 1024;
 
+// std::fill_n in blocks of a constant length, which the compiler turns into vector stores.
+template <class T>
+T* fill_run(T* to, std::int64_t n, T value) {
+  constexpr std::int64_t kBlock = 64 / sizeof(T);
+  for (; n >= kBlock; n -= kBlock, to += kBlock) {
+    BACKPASS_INDEPENDENT
+    for (std::int64_t i = 0; i < kBlock; ++i) to[i] = value;
+  }
+  return std::fill_n(to, n, value);
+}
+
 template <class T>
 T* expand(const T* from, T* to, const std::int64_t* dims, const std::int64_t* strides, std::size_t rank) {
   if (rank == 1) {
-    if (strides[0] == 0) return std::fill_n(to, dims[0], *from);
+    if (strides[0] == 0) return fill_run(to, dims[0], *from);
     if (strides[0] == 1) return std::copy_n(from, dims[0], to);
     for (std::int64_t i = 0; i < dims[0]; ++i) *to++ = from[i * strides[0]];
     return to;
@@ -63,7 +76,7 @@ void fill(const std::array<std::byte, 8>& element, std::int64_t size, std::byte*
   auto typed = [&]<class T>() {
     T value;
     std::memcpy(&value, element.data(), sizeof(T));
-    std::fill_n(reinterpret_cast<T*>(to), n, value);
+    fill_run(reinterpret_cast<T*>(to), n, value);
   };
   switch (size) {
     case 1:
@@ -160,9 +173,9 @@ class TileWorker {
 void TilePlan::run(const KernelArgs& args) const {
   auto chunk = [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::byte stack[kStackBytes];
-    Tensor heap;
-    if (workspace > kStackBytes) heap = Tensor(DType::uint8, {static_cast<std::int64_t>(workspace)});
-    TileWorker worker(*this, args, workspace > kStackBytes ? heap.as<std::byte>() : stack);
+    std::byte* memory = stack;
+    if (workspace > kStackBytes) memory = thread_buffer<std::byte, kTiles>(static_cast<std::int64_t>(workspace));
+    TileWorker worker(*this, args, memory);
     for (std::int64_t t = begin; t < end; ++t) worker.run(t);
   };
   if (tiles > tiles_per_chunk) {

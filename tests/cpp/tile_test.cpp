@@ -2,7 +2,9 @@
 #include "kernels/tile.hpp"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
+#include <cmath>
 #include <random>
 
 #include "graph/builder.hpp"
@@ -138,6 +140,57 @@ TEST(Tile, ManyBroadcastOperandsDoNotOverflowTheStack) {
   void* out[] = {result.data()};
   kernel({in.data(), out, nullptr});
   EXPECT_EQ(result[99], 600);
+}
+
+// ---- Instruction sets
+
+// Output of a float32 operator on its own, prepared for the instruction set that is chosen now.
+std::vector<float> run_alone(const OpDef& def, std::size_t inputs) {
+  constexpr std::int64_t kCount = 1013;
+  Node node;
+  node.op = def.name;
+  node.def = &def;
+  node.inputs.resize(inputs, nullptr);
+  node.outputs.resize(1, nullptr);
+  PrepareContext c(node);
+  std::vector<Tensor> operands;
+  for (std::size_t i = 0; i < inputs; ++i) operands.push_back(random_tensor({kCount}, static_cast<std::uint32_t>(i)));
+  for (const Tensor& t : operands) c.inputs.push_back({DType::float32, t.dims(), nullptr, true});
+  c.outputs.push_back({DType::float32, {kCount}, nullptr, true});
+  Kernel kernel = def.prepare(c);
+  std::vector<const void*> in;
+  for (const Tensor& t : operands) in.push_back(t.data());
+  std::vector<float> result(kCount);
+  void* out[] = {result.data()};
+  kernel({in.data(), out, nullptr});
+  return result;
+}
+
+bool gives_float32(const OpDef& def) {
+  return def.tile != nullptr && def.tile->function != nullptr && !def.tile->function->gives_bool &&
+         def.types.has(DType::float32) && def.tile->function->arity <= 2;
+}
+
+TEST(Tile, EveryInstructionSetGivesTheSame) {
+  std::vector<const OpDef*> ops = all_ops();
+  std::erase_if(ops, [](const OpDef* def) { return !gives_float32(*def); });
+  ASSERT_GT(ops.size(), 40U);
+  std::vector<std::vector<float>> best;
+  auto arity = [](const OpDef* def) { return static_cast<std::size_t>(def->tile->function->arity); };
+  for (const OpDef* def : ops) best.push_back(run_alone(*def, arity(def)));
+  for (std::int64_t target = hwy::SupportedTargets(); target != 0; target &= target - 1) {
+    hwy::SetSupportedTargetsForTest(target & -target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    for (std::size_t k = 0; k < ops.size(); ++k) {
+      std::vector<float> other = run_alone(*ops[k], arity(ops[k]));
+      for (std::size_t i = 0; i < other.size(); ++i) {
+        if (std::isnan(best[k][i]) && std::isnan(other[i])) continue;
+        ASSERT_NEAR(other[i], best[k][i], 2e-6F * std::max(1.0F, std::abs(best[k][i]))) << ops[k]->name;
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 // ---- Fusion
