@@ -8,9 +8,10 @@
 namespace backpass {
 namespace {
 
-/// Whichever of the value attributes the node has, as a tensor. Sparse values arrive as dense ones under `value`.
+/// Whichever of the value attributes the node has, as a tensor. The importer has made sparse values dense.
 Tensor value_of(const Node& node) {
   if (const Tensor* t = node.attr_tensor("value")) return *t;
+  if (const Tensor* t = node.attr_tensor("sparse_value")) return *t;
   if (node.has_attribute("value_int")) return Tensor::scalar_int(node.attr_int("value_int"));
   if (node.has_attribute("value_float")) return Tensor::scalar_float(node.attr_float("value_float", 0));
   if (node.has_attribute("value_ints")) return Tensor::ints(node.attr_ints("value_ints"));
