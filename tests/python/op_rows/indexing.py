@@ -120,7 +120,7 @@ def folded(x: Any, image: Any, block: Any, **attrs: Any) -> Any:
     height, width = (int(n) for n in image)
     full = (height + pads[0] + pads[2], width + pads[1] + pads[3])
     steps = {"stride": attrs.get("strides", [1, 1]), "dilation": attrs.get("dilations", [1, 1])}
-    out = torch.nn.functional.fold(torch.from_numpy(x), full, [int(n) for n in block], **steps)
+    out = torch.nn.functional.fold(torch.from_numpy(x), full, tuple(int(n) for n in block), **steps)
     return out[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width].numpy()
 
 

@@ -125,8 +125,8 @@ def flat(x: Any, axis: int = 1) -> Any:
 
 
 def eye(x: Any, dtype: int = 0, k: int = 0) -> Any:
-    chosen = {0: x.dtype, 1: np.float32, 9: np.bool_, 7: np.int64}[dtype]
-    return np.eye(*x.shape, k=k, dtype=chosen)
+    chosen = {0: x.dtype, 1: np.dtype(np.float32), 9: np.dtype(np.bool_), 7: np.dtype(np.int64)}[dtype]
+    return np.eye(*x.shape, k=k).astype(chosen)
 
 
 ROWS = [
