@@ -9,13 +9,13 @@ Builder::Builder(Graph& g, const Node* position, std::string prefix, bool infer)
     : graph(g), position_(position), prefix_(std::move(prefix)), infer_(infer) {}
 
 std::vector<Value*> Builder::ops(std::string_view op, std::vector<Value*> inputs, std::size_t output_count,
-                                 AttributeList attributes, std::string_view domain) {
+                                 const AttributeList& attributes, std::string_view domain) {
   std::string name = concat(prefix_, "/", op, "_", counter_++);
   std::vector<Value*> outputs;
   for (std::size_t k = 0; k < output_count; ++k) outputs.push_back(graph.add_value(name));
   Node* node = graph.add_node(op, std::move(inputs), outputs, name, domain, position_);
   ensure(node->def != nullptr, "builder: operator ", domain, ".", op, " is not registered");
-  for (auto& [key, attribute] : attributes) node->attributes.emplace(std::move(key), std::move(attribute));
+  for (const auto& [key, attribute] : attributes) node->attributes.emplace(key, attribute);
   if (!infer_) return outputs;
   infer_node(graph, *node);
   if (node->def->expand == nullptr) return outputs;
@@ -23,8 +23,9 @@ std::vector<Value*> Builder::ops(std::string_view op, std::vector<Value*> inputs
   return node->def->expand(inner, *node);
 }
 
-Value* Builder::op(std::string_view op, std::vector<Value*> inputs, AttributeList attributes, std::string_view domain) {
-  return ops(op, std::move(inputs), 1, std::move(attributes), domain).front();
+Value* Builder::op(std::string_view op, std::vector<Value*> inputs, const AttributeList& attributes,
+                   std::string_view domain) {
+  return ops(op, std::move(inputs), 1, attributes, domain).front();
 }
 
 Value* Builder::constant(Tensor tensor) { return graph.add_constant(prefix_ + "/const", std::move(tensor)); }

@@ -23,10 +23,10 @@ class Builder {
   Graph& graph;
 
   /// One output.
-  Value* op(std::string_view op, std::vector<Value*> inputs, AttributeList attributes = {}, std::string_view domain = "");
+  Value* op(std::string_view op, std::vector<Value*> inputs, const AttributeList& attributes = {}, std::string_view domain = "");
   /// Several outputs.
   std::vector<Value*> ops(std::string_view op, std::vector<Value*> inputs, std::size_t output_count,
-                          AttributeList attributes = {}, std::string_view domain = "");
+                          const AttributeList& attributes = {}, std::string_view domain = "");
 
   Value* constant(Tensor tensor);
   Value* ints(std::vector<std::int64_t> values);  ///< 1-D int64 constant

@@ -55,7 +55,7 @@ void print_graph(const Graph& graph, const std::string& indent, std::string& tex
   for (const Node* node : graph.nodes()) {
     text += indent + "  ";
     for (std::size_t i = 0; i < node->outputs.size(); ++i) text += (i ? ", " : "") + typed(node->outputs[i]);
-    text += " = " + (node->domain.empty() ? "" : node->domain + ".") + node->op + "(";
+    text.append(" = ").append(node->domain.empty() ? "" : node->domain + ".").append(node->op).append("(");
     for (std::size_t i = 0; i < node->inputs.size(); ++i) {
       text += (i ? ", " : "") + (node->inputs[i] == nullptr ? "_" : "%" + node->inputs[i]->name);
     }
@@ -64,7 +64,7 @@ void print_graph(const Graph& graph, const std::string& indent, std::string& tex
       text += " {";
       const char* separator = "";
       for (const auto& [key, attribute] : node->attributes) {
-        text += separator + key + "=" + print_attribute(attribute);
+        text.append(separator).append(key).append("=").append(print_attribute(attribute));
         separator = ", ";
       }
       text += "}";

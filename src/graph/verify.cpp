@@ -48,7 +48,7 @@ std::vector<std::string> verify(const Graph& graph) {
     verify_arity(*node, problems);
     for (const auto& [key, sub] : node->subgraphs) {
       if (sub->parent != &graph) problems.push_back(node->label() + " subgraph '" + key + "' has another parent");
-      for (auto& p : verify(*sub)) problems.push_back(node->label() + " " + key + ": " + p);
+      for (auto& p : verify(*sub)) problems.push_back(concat(node->label(), " ", key, ": ", p));
     }
   }
   for (const Value* v : graph.outputs) {

@@ -283,6 +283,18 @@ class Binder {
     binding_->steps.push_back(std::move(bound_step));
   }
 
+  /// Another input looks at the same memory under other extents: writing would change what it is about to give.
+  bool is_shared(const Step& step, std::size_t i) {
+    int in = step.inputs[i];
+    bool pointwise = step.node->def->tile != nullptr || step.node->def->is_tile_program;
+    for (std::size_t j = 0; j < step.inputs.size(); ++j) {
+      int other = step.inputs[j];
+      if (j == i || other < 0 || fact(other).storage != fact(in).storage) continue;
+      if (!pointwise || bound(other).dims != bound(in).dims) return true;
+    }
+    return false;
+  }
+
   /// Writes output 0 over an input that nobody needs afterwards.
   bool reuse_input(const Step& step, int out, int s) {
     const OpDef& def = *step.node->def;
@@ -295,7 +307,7 @@ class Binder {
       Storage* storage = storage_of(in);
       if (storage == nullptr || storage->last != s || storage->place.kind != Place::Kind::arena) continue;
       if (bound(in).dims != bound(out).dims || bound(in).dtype != bound(out).dtype) continue;
-      if (storage->bytes != bytes_of(out)) continue;
+      if (storage->bytes != bytes_of(out) || is_shared(step, i)) continue;
       fact(out).storage = fact(in).storage;
       fact(out).offset = fact(in).offset;
       storage->last = std::max(s, fact(out).last_read);

@@ -38,7 +38,7 @@ std::vector<RuntimeValue> interpret(const Graph& graph, const std::vector<Runtim
   for (const Node* node : graph.nodes()) {
     std::vector<RuntimeValue> arguments;
     for (const Value* v : node->inputs) arguments.push_back(read(environment, v));
-    SubgraphRunner runner = [&](std::string_view key, std::vector<RuntimeValue> values) {
+    SubgraphRunner runner = [&](std::string_view key, const std::vector<RuntimeValue>& values) {
       const Graph* sub = node->subgraph(key);
       ensure(sub != nullptr, node->label(), " has no subgraph '", key, "'");
       std::vector<RuntimeValue> outer;
