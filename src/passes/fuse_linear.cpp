@@ -60,6 +60,43 @@ bool is_readable(const Perm& perm) {
   return perm.size() >= 2 && (perm[perm.size() - 1] == last || perm[perm.size() - 2] == last);
 }
 
+/// Exporters transpose the last two axes of many matrices as Reshape to three axes, Transpose, Reshape back. Returns
+/// what is so transposed into `v`, or null.
+Value* transposed_matrices(const Value* v) {
+  const Node* back = v->producer;
+  const Node* swap = is_op(back, "Reshape") ? back->input(0)->producer : nullptr;
+  const Node* join = is_op(swap, "Transpose") ? swap->input(0)->producer : nullptr;
+  if (!is_op(join, "Reshape") || swap->attr_ints("perm") != Perm{0, 2, 1}) return nullptr;
+  Value* x = join->input(0);
+  const Value* joined = join->output(0);
+  if (!rank_of(x) || *rank_of(x) < 3 || !rank_of(v) || *rank_of(v) != *rank_of(x) || !rank_of(joined)) return nullptr;
+  Shape wanted = *x->type.shape;
+  const Shape& matrices = *joined->type.shape;
+  std::size_t last = wanted.size() - 1;
+  if (!(matrices[1] == wanted[last - 1]) || !(matrices[2] == wanted[last])) return nullptr;
+  std::swap(wanted[last - 1], wanted[last]);
+  return wanted == *v->type.shape ? x : nullptr;
+}
+
+/// A value that is another one with its axes in the order `perm`.
+struct Transposed {
+  Value* source;
+  Perm perm;
+};
+
+std::optional<Transposed> transposed(const Value* v) {
+  const Node* from = v->producer;
+  if (is_op(from, "Transpose") && rank_of(from->input(0))) {
+    return Transposed{from->input(0), transposition(*from, *rank_of(from->input(0)))};
+  }
+  Value* matrices = transposed_matrices(v);
+  if (matrices == nullptr) return std::nullopt;
+  Perm swap(*rank_of(matrices));
+  std::iota(swap.begin(), swap.end(), 0);
+  std::swap(swap[swap.size() - 2], swap[swap.size() - 1]);
+  return Transposed{matrices, std::move(swap)};
+}
+
 class Fuser {
  public:
   Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log), uses_(graph) {}
@@ -118,11 +155,11 @@ class Fuser {
   /// Transpositions and scalar factors on the way into the product.
   void take_operand(Draft& draft, Value*& operand, Perm& perm) {
     while (Node* from = operand->producer) {
-      if (is_op(from, "Transpose") && rank_of(from->input(0))) {
-        Perm composed = compose(transposition(*from, *rank_of(from->input(0))), perm);
+      if (std::optional<Transposed> t = transposed(operand)) {
+        Perm composed = compose(t->perm, perm);
         if (!is_readable(composed)) return;
         perm = std::move(composed);
-        operand = from->input(0);
+        operand = t->source;
         draft.absorb(from, nullptr);
         continue;
       }

@@ -47,6 +47,19 @@ TEST(FuseLinear, AttentionTranspositionsAndScale) {
   EXPECT_EQ(f.apply(fuse_linear), (Ops{"Linear", "Softmax", "Linear"}));
 }
 
+TEST(FuseLinear, TranspositionOfManyMatrices) {
+  PassFixture f;
+  Value* k = f.input({2, 3, 6, 8}, DType::float32, {"b", "", "s"});
+  Value* joined =
+      f.b.op("Reshape", {k, f.b.op("Concat", {f.b.ints({-1}), f.b.op("Shape", {k}, {{"start", std::int64_t{2}}})},
+                                   {{"axis", std::int64_t{0}}})});
+  Value* swapped = f.b.op("Transpose", {joined}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}});
+  Value* shape = f.b.op("Shape", {f.b.op("Transpose", {k}, {{"perm", std::vector<std::int64_t>{0, 1, 3, 2}}})});
+  Value* kt = f.b.op("Reshape", {swapped, shape});
+  f.output(f.b.op("MatMul", {f.input({2, 3, 6, 8}, DType::float32, {"b", "", "s"}), kt}));
+  EXPECT_EQ(f.apply(fuse_linear), Ops{"Linear"});
+}
+
 TEST(FuseLinear, FactorOfAnOperand) {
   PassFixture f;
   Value* x = f.b.op("Mul", {f.b.scalar(0.125, DType::float32), f.input({5, 20})});
