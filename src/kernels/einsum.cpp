@@ -253,12 +253,14 @@ void EinsumPlan::run_multiply(const Step& step, const T* a, const T* b, T* to) c
 }
 
 template <class T>
-void EinsumPlan::run(const T* const* inputs, T* output, T* scratch) const {
+void EinsumPlan::run(const void* const* inputs, T* output, T* scratch) const {
   if (is_zero_) {
     std::fill_n(output, output_size_, T(0));
     return;
   }
-  auto at = [&](const View& v) { return (v.input == kScratch ? scratch : inputs[v.input]) + v.offset; };
+  auto at = [&](const View& v) {
+    return v.input == kScratch ? scratch + v.offset : static_cast<const T*>(inputs[v.input]) + v.offset;
+  };
   for (const Step& step : steps_) {
     T* to = step.to == kOutput ? output : scratch + step.to;
     switch (step.kind) {
@@ -281,8 +283,8 @@ void EinsumPlan::run(const T* const* inputs, T* output, T* scratch) const {
   }
 }
 
-template void EinsumPlan::run(const float* const*, float*, float*) const;
-template void EinsumPlan::run(const double* const*, double*, double*) const;
-template void EinsumPlan::run(const std::uint64_t* const*, std::uint64_t*, std::uint64_t*) const;
+template void EinsumPlan::run(const void* const*, float*, float*) const;
+template void EinsumPlan::run(const void* const*, double*, double*) const;
+template void EinsumPlan::run(const void* const*, std::uint64_t*, std::uint64_t*) const;
 
 }  // namespace backpass

@@ -32,8 +32,9 @@ class EinsumPlan {
   /// Elements of scratch memory.
   std::int64_t scratch_size() const { return scratch_; }
 
+  /// T is the type of `dtype`.
   template <class T>
-  void run(const T* const* inputs, T* output, T* scratch) const;
+  void run(const void* const* inputs, T* output, T* scratch) const;
 
  private:
   static constexpr std::int64_t kOutput = -1;

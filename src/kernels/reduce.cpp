@@ -204,15 +204,14 @@ void split_into_groups(Reduction& p) {
   p.groups = (units + p.group_units - 1) / p.group_units;
 }
 
-}  // namespace
+struct MergedAxis {
+  std::int64_t extent, stride;
+  bool folded;
+};
 
-Reduction plan_reduction(std::span<const std::int64_t> dims, const std::vector<bool>& reduced, Fold fold,
-                         Finish finish) {
-  struct Merged {
-    std::int64_t extent, stride;
-    bool folded;
-  };
-  std::vector<Merged> axes;  // innermost first
+/// Innermost first; neighbours of the same kind are one axis, axes of extent 1 are none.
+std::vector<MergedAxis> merged_axes(std::span<const std::int64_t> dims, const std::vector<bool>& reduced) {
+  std::vector<MergedAxis> axes;
   std::int64_t stride = 1;
   for (std::size_t i = dims.size(); i-- > 0;) {
     if (dims[i] != 1) {
@@ -224,30 +223,38 @@ Reduction plan_reduction(std::span<const std::int64_t> dims, const std::vector<b
     }
     stride *= dims[i];
   }
+  return axes;
+}
+
+}  // namespace
+
+Reduction plan_reduction(std::span<const std::int64_t> dims, const std::vector<bool>& reduced, Fold fold,
+                         Finish finish) {
+  std::vector<MergedAxis> axes = merged_axes(dims, reduced);
   Reduction p;
   p.fold = fold;
   p.finish = finish;
   bool have_rows = false;
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    const Merged& a = axes[i];
-    if (a.folded) {
-      p.count *= a.extent;
-      if (have_rows) {
-        p.folded.insert(p.folded.begin(), {a.extent, a.stride});
-      } else {
-        p.rows = a.extent;
-        p.row_stride = a.stride;
-        p.runs = i == 0;
-        have_rows = true;
-      }
-    } else {
+    const MergedAxis& a = axes[i];
+    if (!a.folded) {
       p.outputs *= a.extent;
       if (i == 0) {
         p.inner = a.extent;
-      } else {
-        p.kept.insert(p.kept.begin(), {a.extent, a.stride});
-        p.blocks *= a.extent;
+        continue;
       }
+      p.kept.insert(p.kept.begin(), {a.extent, a.stride});
+      p.blocks *= a.extent;
+      continue;
+    }
+    p.count *= a.extent;
+    if (have_rows) {
+      p.folded.insert(p.folded.begin(), {a.extent, a.stride});
+    } else {
+      p.rows = a.extent;
+      p.row_stride = a.stride;
+      p.runs = i == 0;
+      have_rows = true;
     }
   }
   if (!have_rows) p.runs = p.inner == 1;

@@ -123,48 +123,54 @@ void softmax_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, bool l
   }
 }
 
-/// Up to kSoftmaxTile columns, row by row so that memory is read in order.
+/// Walks the rows of a tile of columns in vectors, in memory order. f(x, offset in the tile) gives what goes to y.
+template <bool kStore, class T, class F>
+HWY_INLINE void map_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size_t width, const F& f) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = 0; i < n; ++i) {
+    const T* from = x + i * stride;
+    T* to = y + i * stride;
+    std::size_t c = 0;
+    for (; c + lanes <= width; c += lanes) {
+      const auto v = f(hn::LoadU(d, from + c), c);
+      if constexpr (kStore) hn::StoreU(v, d, to + c);
+    }
+    if (c == width) continue;
+    const auto v = f(load_some(d, from + c, width - c, T{0}), c);
+    if constexpr (kStore) store_some(d, v, to + c, width - c);
+  }
+}
+
+/// Up to kSoftmaxTile columns.
 template <class T>
 void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size_t width, bool log) {
   const hn::ScalableTag<T> d;
-  const std::size_t lanes = hn::Lanes(d);
+  using V = hn::Vec<decltype(d)>;
   HWY_ALIGN T shift[kSoftmaxTile];
   HWY_ALIGN T sum[kSoftmaxTile];
   std::fill_n(shift, kSoftmaxTile, kNothing<T>);
   std::fill_n(sum, kSoftmaxTile, T{0});
-  // Walks one row in vectors: f(offset, how many of the lanes are in the tile).
-  auto for_vectors = [&](auto&& f) HWY_ATTR {
-    for (std::size_t c = 0; c < width; c += lanes) f(c, std::min(lanes, width - c));
+  map_tile<false>(x, y, n, stride, width, [&](V v, std::size_t c) HWY_ATTR {
+    hn::Store(hn::Max(hn::Load(d, shift + c), v), d, shift + c);
+    return v;
+  });
+  auto term = [&](V v, std::size_t c) HWY_ATTR {
+    const V e = exp_of_negative(d, hn::Sub(v, hn::Load(d, shift + c)));
+    hn::Store(hn::Add(hn::Load(d, sum + c), e), d, sum + c);
+    return e;
   };
-  auto load = [&](const T* p, std::size_t count)
-                  HWY_ATTR { return count == lanes ? hn::LoadU(d, p) : load_some(d, p, count, T{0}); };
-  auto store = [&](hn::Vec<decltype(d)> v, T* p, std::size_t count) HWY_ATTR {
-    if (count == lanes) return hn::StoreU(v, d, p);
-    store_some(d, v, p, count);
-  };
-  for (std::size_t i = 0; i < n; ++i) {
-    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
-      hn::Store(hn::Max(hn::Load(d, shift + c), load(x + i * stride + c, count)), d, shift + c);
+  if (log) {
+    map_tile<false>(x, y, n, stride, width, term);
+    for (std::size_t c = 0; c < width; ++c) sum[c] = std::log(sum[c]);
+    map_tile<true>(x, y, n, stride, width, [&](V v, std::size_t c) HWY_ATTR {
+      return hn::Sub(hn::Sub(v, hn::Load(d, shift + c)), hn::Load(d, sum + c));
     });
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
-      auto e = exp_of_negative(d, hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c)));
-      if (!log) store(e, y + i * stride + c, count);
-      hn::Store(hn::Add(hn::Load(d, sum + c), e), d, sum + c);
-    });
-  }
-  for (std::size_t c = 0; c < width; ++c) sum[c] = log ? std::log(sum[c]) : 1 / sum[c];
-  for (std::size_t i = 0; i < n; ++i) {
-    for_vectors([&](std::size_t c, std::size_t count) HWY_ATTR {
-      const auto s = hn::Load(d, sum + c);
-      if (log) {
-        const auto shifted = hn::Sub(load(x + i * stride + c, count), hn::Load(d, shift + c));
-        store(hn::Sub(shifted, s), y + i * stride + c, count);
-      } else {
-        store(hn::Mul(load(y + i * stride + c, count), s), y + i * stride + c, count);
-      }
-    });
+  } else {
+    map_tile<true>(x, y, n, stride, width, term);
+    for (std::size_t c = 0; c < width; ++c) sum[c] = 1 / sum[c];
+    map_tile<true>(y, y, n, stride, width,
+                   [&](V v, std::size_t c) HWY_ATTR { return hn::Mul(v, hn::Load(d, sum + c)); });
   }
 }
 

@@ -145,13 +145,8 @@ Kernel prepare_real(PrepareContext& c, const EinsumLabels& labels, const std::ve
   DType dtype = c.in(0).dtype;
   EinsumPlan plan(labels, dims, dtype);
   std::size_t scratch = c.reserve(byte_size(dtype, plan.scratch_size()));
-  std::size_t count = dims.size();
   return [=](const KernelArgs& a) {
-    visit_real(dtype, [&]<class T>() {
-      std::vector<const T*> inputs;
-      for (std::size_t i = 0; i < count; ++i) inputs.push_back(a.in<T>(i));
-      plan.run(inputs.data(), a.out<T>(0), reinterpret_cast<T*>(a.scratch + scratch));
-    });
+    visit_real(dtype, [&]<class T>() { plan.run(a.inputs, a.out<T>(0), reinterpret_cast<T*>(a.scratch + scratch)); });
   };
 }
 
@@ -169,7 +164,7 @@ Kernel prepare_integer(PrepareContext& c, const EinsumLabels& labels, const std:
     std::uint64_t* wide = work + plan.scratch_size();
     std::uint64_t* result = wide + total;
     visit_integer(dtype, [&]<class T>() {
-      std::vector<const std::uint64_t*> inputs;
+      std::vector<const void*> inputs;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         inputs.push_back(wide);
         wide =
