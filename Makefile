@@ -115,7 +115,7 @@ asan: $(VENV)/.installed ## all tests under AddressSanitizer and UndefinedBehavi
 	$(CONFIGURE) -B build/asan -DBACKPASS_ASAN=ON -DBACKPASS_UBSAN=ON
 	cmake --build build/asan -j $(JOBS)
 	@$(call ctest,build/asan)
-	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  $(call BARE_PYTHON,build/asan) -m pytest -q -n $(JOBS)
 
 # clang's OpenMP runtime tells ThreadSanitizer about its barriers (libgomp does not: only false alarms).

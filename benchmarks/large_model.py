@@ -45,6 +45,9 @@ def make(folder: Path, gigabytes: float) -> Path:
     layers = max(1, round(gigabytes * 2**30 / matrix_bytes))
     with (folder / "weights.bin").open("wb") as file:
         file.truncate(layers * matrix_bytes)
+        for i in range(layers):  # all different: equal weights could be kept once
+            file.seek(i * matrix_bytes)
+            file.write(np.float32(i + 1).tobytes())
     weights = [_weight(f"w{i}", i * matrix_bytes, matrix_bytes) for i in range(layers)]
     nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"layer{i}") for i in range(layers)]
     row = ["batch", WIDTH]
