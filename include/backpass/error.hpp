@@ -1,4 +1,5 @@
-// What can go wrong, by who has to act. Every message reads `[Op 'node'] what was wrong: got ..., expected ...; do this`.
+// What can go wrong, by who has to act. Every message reads `[Op 'node'] what was wrong: got ..., expected ...; do
+// this`.
 #pragma once
 
 #include <sstream>

@@ -21,11 +21,11 @@
 namespace backpass {
 
 struct SessionOptions {
-  int num_threads = 0;         ///< threads of one run; 0: as many as OpenMP would use
-  bool optimize = true;        ///< rewrite the graph (folding, fusion, layouts) before planning
-  bool reference = false;      ///< run node by node without a plan: slow, for comparison
-  bool profile = false;        ///< record every step: see profile()
-  int binding_cache = 16;      ///< how many sets of input extents keep their plan (least recently used go first)
+  int num_threads = 0;     ///< threads of one run; 0: as many as OpenMP would use
+  bool optimize = true;    ///< rewrite the graph (folding, fusion, layouts) before planning
+  bool reference = false;  ///< run node by node without a plan: slow, for comparison
+  bool profile = false;    ///< record every step: see profile()
+  int binding_cache = 16;  ///< how many sets of input extents keep their plan (least recently used go first)
 };
 
 /// Name and static type of an input or output. Extents are numbers, or names for what may vary.
@@ -39,7 +39,7 @@ struct ValueInfo {
 
 /// One executed step.
 struct StepRecord {
-  std::string name;    ///< node name
+  std::string name;  ///< node name
   std::string op;
   std::string shapes;  ///< "float32[2,3], float32[3] -> float32[2,3]"
   double start_us = 0;
@@ -80,8 +80,8 @@ class InferenceSession {
   /// written into the given tensors, which must have the right type and extents.
   void run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) const;
 
-  /// The plan for these input extents, without running (feeds need extents only, contents are not read unless the model's
-  /// shapes depend on them).
+  /// The plan for these input extents, without running (feeds need extents only, contents are not read unless the
+  /// model's shapes depend on them).
   PlanReport plan(const Feeds& feeds) const;
 
   /// What the rewriting passes did, one line each.

@@ -79,7 +79,8 @@ class Tensor {
   std::shared_ptr<const void> owner_;
 };
 
-/// What flows along an edge at run time. `none` is an empty optional or an omitted input; a full optional is its content.
+/// What flows along an edge at run time. `none` is an empty optional or an omitted input; a full optional is its
+/// content.
 struct RuntimeValue {
   enum class Kind : std::uint8_t { none, tensor, sequence };
   Kind kind = Kind::none;

@@ -109,7 +109,8 @@ void bind_reports(nb::module_& m) {
       .def_ro("late_steps", &PlanReport::late_steps)
       .def("__str__", [](const PlanReport& r) { return r.text; });
   nb::class_<Problem>(m, "Problem", "One thing wrong with a model.")
-      .def_prop_ro("kind", [](const Problem& p) { return p.kind == Problem::Kind::invalid ? "invalid" : "unsupported"; })
+      .def_prop_ro("kind",
+                   [](const Problem& p) { return p.kind == Problem::Kind::invalid ? "invalid" : "unsupported"; })
       .def_ro("node", &Problem::node)
       .def_ro("op", &Problem::op)
       .def_ro("text", &Problem::text)
@@ -131,7 +132,9 @@ void bind_session(nb::module_& m) {
       .def("rewrites", &InferenceSession::rewrites)
       .def("graph_text", &InferenceSession::graph_text)
       .def("take_profile", &InferenceSession::take_profile);
-  m.def("check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"),
-        nb::call_guard<nb::gil_scoped_release>());
-  m.def("check_bytes", [](nb::bytes b) { return check(std::string_view(b.c_str(), b.size())); }, nb::arg("model"));
+  m.def(
+      "check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"),
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "check_bytes", [](nb::bytes b) { return check(std::string_view(b.c_str(), b.size())); }, nb::arg("model"));
 }

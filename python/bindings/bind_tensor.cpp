@@ -71,12 +71,15 @@ void bind_tensor(nb::module_& m) {
       .def_static("from_array", &from_array, nb::arg("array"), nb::arg("dtype"), nb::arg("dims"),
                   "Shares the memory of a C-contiguous CPU array (numpy, DLPack) read as ONNX element type `dtype`.")
       .def_static("from_strings", &from_strings, nb::arg("items"), nb::arg("dims"))
-      .def_prop_ro("dtype", [](const Tensor& t) { return static_cast<int>(t.dtype()); }, "ONNX code of the element type")
+      .def_prop_ro(
+          "dtype", [](const Tensor& t) { return static_cast<int>(t.dtype()); }, "ONNX code of the element type")
       .def_prop_ro("shape", [](const Tensor& t) { return nb::tuple(nb::cast(t.dims())); })
       .def_prop_ro("nbytes", &Tensor::bytes)
       .def("strings", &strings_of)
-      .def("array", [](const Tensor& t) { return export_array<nb::numpy>(t, false); }, "numpy view of the memory")
-      .def("bytes_array", [](const Tensor& t) { return export_array<nb::numpy>(t, true); }, "the memory as uint8")
+      .def(
+          "array", [](const Tensor& t) { return export_array<nb::numpy>(t, false); }, "numpy view of the memory")
+      .def(
+          "bytes_array", [](const Tensor& t) { return export_array<nb::numpy>(t, true); }, "the memory as uint8")
       .def(
           "__dlpack__",
           [](nb::pointer_and_handle<Tensor> self, nb::kwargs kwargs) {

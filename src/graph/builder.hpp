@@ -1,4 +1,5 @@
-// Writing nodes by program: `b.op("Mul", {x, b.scalar(2.0F, x)})`. Used by expansions, opset adapters, passes, gradients.
+// Writing nodes by program: `b.op("Mul", {x, b.scalar(2.0F, x)})`. Used by expansions, opset adapters, passes,
+// gradients.
 #pragma once
 
 #include <initializer_list>
@@ -16,14 +17,15 @@ using AttributeList = std::vector<std::pair<std::string, Attribute>>;
 
 class Builder {
  public:
-  /// Inserts before `position` (null: at the end). Names of new nodes and values start with `prefix`. With `infer`, each
-  /// new node's output types are inferred at once, so rules can read shapes of what they just built.
+  /// Inserts before `position` (null: at the end). Names of new nodes and values start with `prefix`. With `infer`,
+  /// each new node's output types are inferred at once, so rules can read shapes of what they just built.
   Builder(Graph& graph, const Node* position, std::string prefix, bool infer = true);
 
   Graph& graph;
 
   /// One output.
-  Value* op(std::string_view op, std::vector<Value*> inputs, const AttributeList& attributes = {}, std::string_view domain = "");
+  Value* op(std::string_view op, std::vector<Value*> inputs, const AttributeList& attributes = {},
+            std::string_view domain = "");
   /// Several outputs.
   std::vector<Value*> ops(std::string_view op, std::vector<Value*> inputs, std::size_t output_count,
                           const AttributeList& attributes = {}, std::string_view domain = "");

@@ -1,8 +1,9 @@
-// The graph: nodes in execution order, values in single-assignment form. Everything before `plan` reads and writes this.
+// The graph: nodes in execution order, values in single-assignment form. Everything before `plan` reads and writes
+// this.
 //
-// Ownership: a Graph owns its Nodes and Values; pointers to them stay valid until they are removed. A Value is defined by
-// exactly one of: graph input, constant, capture, node output. Subgraphs (bodies of If, Loop, Scan) see outer values only
-// through their `captures`, so every dependence of a node is explicit.
+// Ownership: a Graph owns its Nodes and Values; pointers to them stay valid until they are removed. A Value is defined
+// by exactly one of: graph input, constant, capture, node output. Subgraphs (bodies of If, Loop, Scan) see outer values
+// only through their `captures`, so every dependence of a node is explicit.
 #pragma once
 
 #include <cstdint>
@@ -48,17 +49,16 @@ struct Value {
   std::optional<std::vector<Dim>> ints;
 };
 
-using Attribute =
-    std::variant<std::int64_t, float, std::string, Tensor, std::vector<std::int64_t>, std::vector<float>,
-                 std::vector<std::string>, std::vector<Tensor>, Type, std::shared_ptr<const void>>;
+using Attribute = std::variant<std::int64_t, float, std::string, Tensor, std::vector<std::int64_t>, std::vector<float>,
+                               std::vector<std::string>, std::vector<Tensor>, Type, std::shared_ptr<const void>>;
 
 struct Node {
   std::string name;
   std::string op;
   std::string domain;  ///< "" is ai.onnx; "backpass" holds operators that only our own passes create
   const OpDef* def = nullptr;
-  std::int64_t opset = 0;  ///< version the node is still written in; 0 once it has been lifted to the internal form
-  std::vector<Value*> inputs;   ///< null where an optional input is omitted
+  std::int64_t opset = 0;      ///< version the node is still written in; 0 once it has been lifted to the internal form
+  std::vector<Value*> inputs;  ///< null where an optional input is omitted
   std::vector<Value*> outputs;  ///< null where an optional output is not wanted
   std::map<std::string, Attribute, std::less<>> attributes;
   std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;  ///< by attribute name
@@ -124,10 +124,12 @@ class Graph {
   /// Removes nodes and constants that no output depends on. Returns how many nodes went.
   int remove_dead_nodes();
 
-  /// Sorts nodes so that producers come first, keeping the present order where it can. InvalidInput naming nodes on a cycle.
+  /// Sorts nodes so that producers come first, keeping the present order where it can. InvalidInput naming nodes on a
+  /// cycle.
   void sort_topologically();
 
-  /// value -> nodes that read it (once per use; a node that captures it in a subgraph counts). Graph outputs not included.
+  /// value -> nodes that read it (once per use; a node that captures it in a subgraph counts). Graph outputs not
+  /// included.
   std::map<const Value*, std::vector<Node*>> uses() const;
 
   bool is_output(const Value* v) const;

@@ -158,7 +158,8 @@ class Elaboration {
     for (const Value* v : node.outputs) {
       if (v == nullptr) continue;
       if (!v->type.is_tensor()) return false;
-      if (!v->type.shape || node.op == "Constant") continue;  // size depends on data that is constant: the result decides
+      if (!v->type.shape || node.op == "Constant")
+        continue;  // size depends on data that is constant: the result decides
       Dim count = product(*v->type.shape);
       if (count.is_known() && count.value() > kSmallConstant) return false;
     }

@@ -17,11 +17,12 @@ void infer_node(Graph& graph, Node& node);
 /// Brings a graph (and its subgraphs, through the rules of the operators that own them) into the internal form, node by
 /// node in order: lifts nodes of older opsets, infers types, replaces small constant results by constants, expands
 /// composite operators. Types of graph inputs must be set; captures take theirs from the outer values.
-/// Problems are collected and inference goes on with unknown types. Safe to call again on a graph already brought there.
+/// Problems are collected and inference goes on with unknown types. Safe to call again on a graph already brought
+/// there.
 std::vector<Problem> infer_graph(Graph& graph);
 
-/// Runs a rule on explicit facts; the result is in the context's `outputs`. Returns false when the rule could not finish
-/// because something is not known yet (whatever it had set stays).
+/// Runs a rule on explicit facts; the result is in the context's `outputs`. Returns false when the rule could not
+/// finish because something is not known yet (whatever it had set stays).
 bool run_infer_rule(InferContext& context);
 
 }  // namespace backpass

@@ -47,7 +47,9 @@ T get_required(const Node& node, std::string_view key) {
 
 }  // namespace
 
-std::int64_t Node::attr_int(std::string_view key, std::int64_t otherwise) const { return get_or(*this, key, otherwise); }
+std::int64_t Node::attr_int(std::string_view key, std::int64_t otherwise) const {
+  return get_or(*this, key, otherwise);
+}
 
 float Node::attr_float(std::string_view key, float otherwise) const { return get_or(*this, key, otherwise); }
 
@@ -106,10 +108,14 @@ Type Type::optional(Type element) {
 
 std::string Type::str() const {
   switch (kind) {
-    case Kind::tensor: return std::string(name_of(dtype)) + (shape ? to_string(*shape) : "[...]");
-    case Kind::sequence: return "seq(" + element->str() + ")";
-    case Kind::optional: return "optional(" + element->str() + ")";
-    case Kind::unknown: break;
+    case Kind::tensor:
+      return std::string(name_of(dtype)) + (shape ? to_string(*shape) : "[...]");
+    case Kind::sequence:
+      return "seq(" + element->str() + ")";
+    case Kind::optional:
+      return "optional(" + element->str() + ")";
+    case Kind::unknown:
+      break;
   }
   return "?";
 }

@@ -116,7 +116,8 @@ class Importer {
 
   void add_input(const ValueInfoProto& info, Scope& scope) {
     const Value* initializer = scope.find_local(info.name);
-    if (initializer != nullptr && initializer->constant) return;  // an initializer that is also listed as input (always so before IR 4) stays a constant
+    if (initializer != nullptr && initializer->constant)
+      return;  // an initializer that is also listed as input (always so before IR 4) stays a constant
     Value* v = scope.graph().add_value(info.name, to_type(info.type, info.name));
     scope.graph().inputs.push_back(v);
     if (!scope.define(info.name, v)) {

@@ -75,7 +75,9 @@ const TensorInfo& PrepareContext::out(std::size_t i) const {
   return outputs[i];
 }
 
-std::size_t PrepareContext::axis(std::int64_t axis, std::size_t rank) const { return normalized_axis(node, axis, rank); }
+std::size_t PrepareContext::axis(std::int64_t axis, std::size_t rank) const {
+  return normalized_axis(node, axis, rank);
+}
 
 std::size_t PrepareContext::reserve(std::size_t bytes) {
   std::size_t offset = scratch_bytes;
@@ -95,7 +97,9 @@ const std::vector<RuntimeValue>& ComputeContext::sequence(std::size_t i) const {
   return *inputs[i].items;
 }
 
-std::size_t ComputeContext::axis(std::int64_t axis, std::size_t rank) const { return normalized_axis(node, axis, rank); }
+std::size_t ComputeContext::axis(std::int64_t axis, std::size_t rank) const {
+  return normalized_axis(node, axis, rank);
+}
 
 std::size_t InferContext::axis(std::int64_t axis, std::size_t rank) const { return normalized_axis(node, axis, rank); }
 

@@ -1,8 +1,10 @@
 // What an operator is: one OpDef, registered by the file that implements it.
 //
-//   static const Register relu{{.name = "Relu", .since = 14, .doc = "...", .inputs = {1, 1}, .infer = ..., .prepare = ...}};
+//   static const Register relu{{.name = "Relu", .since = 14, .doc = "...", .inputs = {1, 1}, .infer = ..., .prepare =
+//   ...}};
 //
-// There is no list of operators anywhere: linking the file registers it, and tables in the docs are generated from here.
+// There is no list of operators anywhere: linking the file registers it, and tables in the docs are generated from
+// here.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +64,8 @@ inline constexpr DTypeSet movable = plain | strings;
 /// Thrown by InferContext when a rule asks for something that is not known yet. Never reaches users.
 struct NotKnownYet {};
 
-/// What a shape rule sees and fills in. Rules set the dtype of each output first and then ask for shapes: when an input's
-/// shape is not known, shape() leaves the rule and the output keeps its dtype with unknown shape.
+/// What a shape rule sees and fills in. Rules set the dtype of each output first and then ask for shapes: when an
+/// input's shape is not known, shape() leaves the rule and the output keeps its dtype with unknown shape.
 class InferContext {
  public:
   InferContext(const Node& node, std::vector<const Type*> inputs, std::vector<const Tensor*> constants,
@@ -142,8 +144,8 @@ struct KernelArgs {
   }
 };
 
-/// Called many times, possibly from several threads at once: a kernel keeps no state of its own but what it was prepared
-/// with. Pointers are aligned to the element size, not to vectors.
+/// Called many times, possibly from several threads at once: a kernel keeps no state of its own but what it was
+/// prepared with. Pointers are aligned to the element size, not to vectors.
 using Kernel = std::function<void(const KernelArgs&)>;
 
 /// What is known of a tensor when a kernel is prepared.
@@ -170,7 +172,7 @@ class PrepareContext {
 
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].present; }
   bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].present; }
-  const TensorInfo& in(std::size_t i) const;   ///< fails with a message when the input is omitted
+  const TensorInfo& in(std::size_t i) const;  ///< fails with a message when the input is omitted
   const TensorInfo& out(std::size_t i) const;
   std::size_t axis(std::int64_t axis, std::size_t rank) const;
 
@@ -227,11 +229,11 @@ struct Arity {
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
-  int since = 1;             ///< opset version whose meaning `infer` and the kernel implement (older ones are lifted to it)
-  std::string_view doc;      ///< one line for the table in the docs
+  int since = 1;         ///< opset version whose meaning `infer` and the kernel implement (older ones are lifted to it)
+  std::string_view doc;  ///< one line for the table in the docs
   Arity inputs{1, 1};
   Arity outputs{1, 1};
-  DTypeSet types;            ///< of input 0 (of output 0 when there is no input); empty: any
+  DTypeSet types;                          ///< of input 0 (of output 0 when there is no input); empty: any
   bool (*accepts)(const Node&) = nullptr;  ///< reserved for finer checks than `types`
 
   void (*infer)(InferContext&) = nullptr;
@@ -245,13 +247,15 @@ struct OpDef {
   const TileOp* tile = nullptr;
 
   // Traits.
-  /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around it.
+  /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around
+  /// it.
   bool half_through_float = false;
   /// Output 0 is input 0 under another shape.
   bool is_view = false;
   /// Output 0 may occupy the memory of this input when both have the same size (-1: never).
   int in_place_input = -1;
-  /// Works element by element through a tile program: with in_place_input >= 0, any input of the output's shape will do.
+  /// Works element by element through a tile program: with in_place_input >= 0, any input of the output's shape will
+  /// do.
   bool is_tile_program = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;

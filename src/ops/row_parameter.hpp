@@ -1,5 +1,5 @@
-// A scale or bias that broadcasts to the tensor being normalised. In nearly all models it has the shape of one row and is
-// used as it stands; any other shape is spread out to the whole tensor first.
+// A scale or bias that broadcasts to the tensor being normalised. In nearly all models it has the shape of one row and
+// is used as it stands; any other shape is spread out to the whole tensor first.
 #pragma once
 
 #include <cstddef>

@@ -4,9 +4,7 @@
 
 namespace backpass::rules {
 
-void same_as_input(InferContext& c) {
-  c.set_type(0, c.type(0));
-}
+void same_as_input(InferContext& c) { c.set_type(0, c.type(0)); }
 
 Shape broadcast(InferContext& c, const Shape& a, const Shape& b) {
   std::size_t rank = std::max(a.size(), b.size());
@@ -22,7 +20,8 @@ Shape broadcast(InferContext& c, const Shape& a, const Shape& b) {
       c.fail("shapes ", to_string(a), " and ", to_string(b), " do not broadcast: extents ", x.str(), " and ", y.str(),
              " differ and neither is 1");
     } else {
-      // A number other than 1 decides; of two symbols either could be 1, so the result is a new name for whatever it is.
+      // A number other than 1 decides; of two symbols either could be 1, so the result is a new name for whatever it
+      // is.
       out[i] = x.is_known() ? x : (y.is_known() ? y : Dim::symbol("broadcast(" + x.str() + "," + y.str() + ")"));
     }
   }

@@ -12,8 +12,8 @@ namespace backpass::rules {
 /// Output 0 has the type and shape of input 0.
 void same_as_input(InferContext&);
 
-/// numpy broadcasting of two shapes. A symbol against 1 wins; two different symbols are taken to be equal (and recorded)
-/// only when neither can be 1 for sure is unknown: the result is then the first symbol.
+/// numpy broadcasting of two shapes. A symbol against 1 wins; two different symbols are taken to be equal (and
+/// recorded) only when neither can be 1 for sure is unknown: the result is then the first symbol.
 Shape broadcast(InferContext&, const Shape& a, const Shape& b);
 
 /// Output 0 = broadcast of all present inputs, dtype of input 0.
@@ -31,9 +31,9 @@ struct Window {
   std::int64_t pad_end = 0;
 };
 
-/// Windows of all spatial axes from the usual attributes (kernel_shape or `kernel`, strides, dilations, pads, auto_pad).
-/// With auto_pad SAME_* the pads of an axis whose extent is known are resolved; `spatial` are the input extents.
-/// Fails with the node's label on a wrong count or a non-positive value.
+/// Windows of all spatial axes from the usual attributes (kernel_shape or `kernel`, strides, dilations, pads,
+/// auto_pad). With auto_pad SAME_* the pads of an axis whose extent is known are resolved; `spatial` are the input
+/// extents. Fails with the node's label on a wrong count or a non-positive value.
 std::vector<Window> windows(const Node& node, std::span<const std::int64_t> kernel, std::span<const Dim> spatial);
 
 /// Extent of the output along one axis. SAME_* gives ceil(in/stride), ceil_mode rounds up (dropping a window that would

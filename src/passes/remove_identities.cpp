@@ -6,11 +6,13 @@ namespace backpass {
 namespace {
 
 bool same_shape(const Value* a, const Value* b) {
-  return a->type.is_tensor() && b->type.is_tensor() && a->type.shape && b->type.shape && *a->type.shape == *b->type.shape;
+  return a->type.is_tensor() && b->type.is_tensor() && a->type.shape && b->type.shape &&
+         *a->type.shape == *b->type.shape;
 }
 
 bool is_identity(const Node& node) {
-  if (!node.domain.empty() || node.outputs.empty() || node.input(0) == nullptr || node.output(0) == nullptr) return false;
+  if (!node.domain.empty() || node.outputs.empty() || node.input(0) == nullptr || node.output(0) == nullptr)
+    return false;
   const Value* in = node.input(0);
   const Value* out = node.output(0);
   if (node.op == "Identity") return true;

@@ -21,7 +21,8 @@ struct ArenaPlan {
 };
 
 /// Greedy by size: the largest buffer first, each at the lowest offset where it meets no buffer alive at the same time.
-/// When that misses the lower bound by more than 5 %, buffers are also tried by start and by lifetime, and the best kept.
+/// When that misses the lower bound by more than 5 %, buffers are also tried by start and by lifetime, and the best
+/// kept.
 ArenaPlan plan_arena(std::span<const Lifetime> lifetimes);
 
 }  // namespace backpass

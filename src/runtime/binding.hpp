@@ -41,12 +41,12 @@ struct BoundValue {
 };
 
 struct BoundStep {
-  int step = 0;          ///< index into Program::steps
-  Kernel kernel;         ///< empty: the node is evaluated at run time (late)
+  int step = 0;   ///< index into Program::steps
+  Kernel kernel;  ///< empty: the node is evaluated at run time (late)
   std::size_t first_pointer = 0;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  std::size_t scratch_offset = 0;  ///< in the arena
+  std::size_t scratch_offset = 0;          ///< in the arena
   std::vector<std::size_t> late_pointers;  ///< pointers (relative) to fill in just before the step
   std::vector<int> late_outputs;           ///< late index per output; -1: none
   std::vector<int> release;                ///< late values nobody reads afterwards

@@ -13,10 +13,14 @@ std::string kib(std::int64_t bytes) {
 
 std::string place_text(const Place& p) {
   switch (p.kind) {
-    case Place::Kind::arena: return "@" + std::to_string(p.offset);
-    case Place::Kind::output: return "@output" + std::to_string(p.index);
-    case Place::Kind::late: return "@late";
-    default: return "";
+    case Place::Kind::arena:
+      return "@" + std::to_string(p.offset);
+    case Place::Kind::output:
+      return "@output" + std::to_string(p.index);
+    case Place::Kind::late:
+      return "@late";
+    default:
+      return "";
   }
 }
 
@@ -42,8 +46,8 @@ std::string describe_plan(const Binding& binding) {
   }
   const PlanReport& r = binding.report;
   text += concat(r.steps, " steps, ", r.views, " views, ", r.in_place, " in place, ", r.late_steps, " late\n");
-  text += concat("arena: ", kib(r.peak_bytes), " planned, ", kib(r.lower_bound_bytes), " lower bound; constants: ",
-                 kib(r.constant_bytes), "\n");
+  text += concat("arena: ", kib(r.peak_bytes), " planned, ", kib(r.lower_bound_bytes),
+                 " lower bound; constants: ", kib(r.constant_bytes), "\n");
   return text;
 }
 

@@ -72,9 +72,12 @@ std::vector<RuntimeValue> run_kernel(const Node& node, const std::vector<Runtime
 
 Type type_of(const RuntimeValue& value) {
   switch (value.kind) {
-    case RuntimeValue::Kind::tensor: return Type::tensor(value.tensor.dtype(), to_shape(value.tensor.dims()));
-    case RuntimeValue::Kind::sequence: return Type::sequence(common_type(*value.items));
-    case RuntimeValue::Kind::none: break;
+    case RuntimeValue::Kind::tensor:
+      return Type::tensor(value.tensor.dtype(), to_shape(value.tensor.dims()));
+    case RuntimeValue::Kind::sequence:
+      return Type::sequence(common_type(*value.items));
+    case RuntimeValue::Kind::none:
+      break;
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Running one node by itself: the simplest executor there is. Constant folding, values known at binding time, steps whose
-// shapes depend on data, and tests of planned execution all use it.
+// Running one node by itself: the simplest executor there is. Constant folding, values known at binding time, steps
+// whose shapes depend on data, and tests of planned execution all use it.
 #pragma once
 
 #include <functional>

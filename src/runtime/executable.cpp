@@ -45,11 +45,18 @@ struct Executable::State {
     for (std::size_t i = 0; i < binding->pointers.size(); ++i) {
       const Place& p = binding->pointers[i];
       switch (p.kind) {
-        case Place::Kind::constant: pointers[i] = const_cast<void*>(p.address); break;  // NOLINT: read only
-        case Place::Kind::arena: pointers[i] = base() + p.offset; break;
+        case Place::Kind::constant:
+          pointers[i] = const_cast<void*>(p.address);
+          break;  // NOLINT: read only
+        case Place::Kind::arena:
+          pointers[i] = base() + p.offset;
+          break;
         case Place::Kind::input:
-        case Place::Kind::output: patches.emplace_back(i, p); break;
-        default: break;
+        case Place::Kind::output:
+          patches.emplace_back(i, p);
+          break;
+        default:
+          break;
       }
     }
     late.assign(static_cast<std::size_t>(binding->late_count), {});
@@ -214,8 +221,8 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
         Tensor& t = state.late[static_cast<std::size_t>(place.index)].tensor;
         pointers[p] = t.as<std::byte>() + place.offset;
       }
-      step.kernel({const_cast<const void* const*>(pointers), pointers + step.input_count,
-                   state.base() + step.scratch_offset});
+      step.kernel(
+          {const_cast<const void* const*>(pointers), pointers + step.input_count, state.base() + step.scratch_offset});
     } else {
       run_late_step(state, binding, step, inputs);
     }
@@ -229,13 +236,16 @@ namespace {
 const void* address_of(const Place& place, std::byte* arena, const std::vector<void*>& output_buffers,
                        std::span<const RuntimeValue> inputs) {
   switch (place.kind) {
-    case Place::Kind::constant: return place.address;
-    case Place::Kind::arena: return arena + place.offset;
+    case Place::Kind::constant:
+      return place.address;
+    case Place::Kind::arena:
+      return arena + place.offset;
     case Place::Kind::input:
       return inputs[static_cast<std::size_t>(place.index)].tensor.as<std::byte>() + place.offset;
     case Place::Kind::output:
       return static_cast<std::byte*>(output_buffers[static_cast<std::size_t>(place.index)]) + place.offset;
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -258,7 +268,8 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     ensure(value.is_known, step.node->label(), " reads a value without a place");
     const void* data = address_of(value.place, state.base(), state.output_buffers, inputs);
     std::shared_ptr<const void> owner;
-    if (value.place.kind == Place::Kind::input) owner = inputs[static_cast<std::size_t>(value.place.index)].tensor.owner();
+    if (value.place.kind == Place::Kind::input)
+      owner = inputs[static_cast<std::size_t>(value.place.index)].tensor.owner();
     return Tensor(value.dtype, value.dims, data, std::move(owner));
   };
   std::vector<RuntimeValue> arguments;

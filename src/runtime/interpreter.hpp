@@ -1,5 +1,5 @@
-// The reference executor: every node by itself, in order, nothing planned. Slow and obvious; planned execution is tested
-// against it, and it is what `SessionOptions::reference` selects.
+// The reference executor: every node by itself, in order, nothing planned. Slow and obvious; planned execution is
+// tested against it, and it is what `SessionOptions::reference` selects.
 #pragma once
 
 #include <vector>

@@ -25,7 +25,8 @@ struct Converted {
 };
 
 // Replaces 16-bit tensors by float ones in `infos` and notes where their float copies will be.
-std::vector<Converted> as_float(PrepareContext& context, std::vector<TensorInfo>& infos, std::vector<Tensor>& constants) {
+std::vector<Converted> as_float(PrepareContext& context, std::vector<TensorInfo>& infos,
+                                std::vector<Tensor>& constants) {
   std::vector<Converted> converted;
   for (std::size_t i = 0; i < infos.size(); ++i) {
     TensorInfo& info = infos[i];

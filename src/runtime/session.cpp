@@ -116,7 +116,8 @@ std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> out
 }
 
 void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) const {
-  if (impl_->options.reference) fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
+  if (impl_->options.reference)
+    fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
   impl_->check_all(inputs);
   ThreadScope threads(impl_->options.num_threads);
   impl_->executable->run_into(inputs, outputs);

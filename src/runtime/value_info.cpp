@@ -7,19 +7,27 @@ namespace {
 
 std::string ort_element_name(DType dtype) {
   switch (dtype) {
-    case DType::float32: return "float";
-    case DType::float64: return "double";
-    case DType::boolean: return "bool";
-    default: return std::string(name_of(dtype));
+    case DType::float32:
+      return "float";
+    case DType::float64:
+      return "double";
+    case DType::boolean:
+      return "bool";
+    default:
+      return std::string(name_of(dtype));
   }
 }
 
 std::string ort_type(const Type& type) {
   switch (type.kind) {
-    case Type::Kind::tensor: return "tensor(" + ort_element_name(type.dtype) + ")";
-    case Type::Kind::sequence: return "seq(" + ort_type(*type.element) + ")";
-    case Type::Kind::optional: return "optional(" + ort_type(*type.element) + ")";
-    case Type::Kind::unknown: break;
+    case Type::Kind::tensor:
+      return "tensor(" + ort_element_name(type.dtype) + ")";
+    case Type::Kind::sequence:
+      return "seq(" + ort_type(*type.element) + ")";
+    case Type::Kind::optional:
+      return "optional(" + ort_type(*type.element) + ")";
+    case Type::Kind::unknown:
+      break;
   }
   return "unknown";
 }
@@ -42,10 +50,14 @@ std::string text_of(const RuntimeValue& fed) {
 
 bool fits(const Type& type, const RuntimeValue& fed) {
   switch (type.kind) {
-    case Type::Kind::tensor: return fed.is_tensor() && fits(type, fed.tensor);
-    case Type::Kind::sequence: return fed.kind == RuntimeValue::Kind::sequence;
-    case Type::Kind::optional: return fed.kind == RuntimeValue::Kind::none || fits(*type.element, fed);
-    case Type::Kind::unknown: break;
+    case Type::Kind::tensor:
+      return fed.is_tensor() && fits(type, fed.tensor);
+    case Type::Kind::sequence:
+      return fed.kind == RuntimeValue::Kind::sequence;
+    case Type::Kind::optional:
+      return fed.kind == RuntimeValue::Kind::none || fits(*type.element, fed);
+    case Type::Kind::unknown:
+      break;
   }
   return true;
 }

@@ -11,8 +11,8 @@ namespace backpass {
 
 ValueInfo describe(const Value& value);
 
-/// Empty when `fed` fits the declared type of `input`, else "\n" and a message. Symbolic extents fit anything here; that
-/// equal names get equal numbers is checked when the shapes are bound.
+/// Empty when `fed` fits the declared type of `input`, else "\n" and a message. Symbolic extents fit anything here;
+/// that equal names get equal numbers is checked when the shapes are bound.
 std::string mismatch(const Value& input, const RuntimeValue& fed);
 
 /// Throws when a symbol of the declared extents would stand for two numbers.

@@ -1,15 +1,16 @@
 // The one way to use threads. OpenMP underneath, so the pool is shared with oneDNN and with torch.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
 
-#include <omp.h>
-
 namespace backpass {
 
-/// Sets the number of threads used by everything called from this thread, for the life of the object. 0 leaves it alone.
+/// Sets the number of threads used by everything called from this thread, for the life of the object. 0 leaves it
+/// alone.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : previous_(omp_get_max_threads()) {
@@ -23,9 +24,9 @@ class ThreadScope {
   int previous_;
 };
 
-/// Calls f(begin, end) over chunks covering [0, n). Chunks hold `grain` items (the last one fewer) whatever the number of
-/// threads, so that a result that depends on where chunks begin is still the same for any thread count.
-/// Runs inline when one chunk suffices or inside another parallel region. Exceptions from f reach the caller.
+/// Calls f(begin, end) over chunks covering [0, n). Chunks hold `grain` items (the last one fewer) whatever the number
+/// of threads, so that a result that depends on where chunks begin is still the same for any thread count. Runs inline
+/// when one chunk suffices or inside another parallel region. Exceptions from f reach the caller.
 template <class F>
 void parallel_for(std::int64_t n, std::int64_t grain, const F& f) {
   if (n <= 0) return;

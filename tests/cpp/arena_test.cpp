@@ -1,8 +1,8 @@
 #include "plan/arena.hpp"
 
-#include <random>
-
 #include <gtest/gtest.h>
+
+#include <random>
 
 namespace backpass {
 namespace {

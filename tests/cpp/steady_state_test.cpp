@@ -1,10 +1,10 @@
 // Once a shape has been seen, a run allocates nothing: counted by replacing operator new for this executable and the
 // engine it loads.
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
-
-#include <gtest/gtest.h>
 
 #include "backpass/session.hpp"
 #include "onnx_io/proto.hpp"
@@ -72,8 +72,9 @@ std::string transformer_like_model() {
   model.graph.name = "g";
   model.graph.input = {matrix("x"), matrix("w")};
   model.graph.output = {matrix("y")};
-  model.graph.node = {node("MatMul", {"x", "w"}, "q"),  node("Transpose", {"q"}, "qt"), node("MatMul", {"q", "qt"}, "s"),
-                      node("Softmax", {"s"}, "p"),      node("MatMul", {"p", "q"}, "c"), node("Add", {"c", "x"}, "r"),
+  model.graph.node = {node("MatMul", {"x", "w"}, "q"),  node("Transpose", {"q"}, "qt"),
+                      node("MatMul", {"q", "qt"}, "s"), node("Softmax", {"s"}, "p"),
+                      node("MatMul", {"p", "q"}, "c"),  node("Add", {"c", "x"}, "r"),
                       node("Tanh", {"r"}, "t"),         node("Mul", {"t", "r"}, "y")};
   return onnx_io::write_model(model);
 }
