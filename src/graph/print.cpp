@@ -72,7 +72,7 @@ void print_graph(const Graph& graph, const std::string& indent, std::string& tex
     if (!node->name.empty()) text += " '" + node->name + "'";
     text += "\n";
     for (const auto& [key, sub] : node->subgraphs) {
-      text += indent + "    " + key + ":\n";
+      text.append(indent).append("    ").append(key).append(":\n");
       print_graph(*sub, indent + "      ", text);
     }
   }

@@ -53,8 +53,8 @@ std::vector<Value*> expand(Builder& b, const Node& node) {
     auto it = key.empty() ? node.attributes.end() : node.attributes.find(concat("activation_", key));
     if (it != node.attributes.end()) attributes.emplace_back(key, it->second);
   }
-  Value* product = b.op("Gemm", node.inputs, std::move(gemm));
-  return {b.op(activation.op, {product}, std::move(attributes))};
+  Value* product = b.op("Gemm", node.inputs, gemm);
+  return {b.op(activation.op, {product}, attributes)};
 }
 
 const Register fused_gemm{{.name = "FusedGemm",

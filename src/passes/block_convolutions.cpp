@@ -89,7 +89,7 @@ class Blocker {
     attributes.emplace_back("block", b_);
     std::vector<Value*> inputs = node.inputs;
     if (!few) inputs[0] = blocked(builder, inputs[0]);
-    replace(node, builder.op("BlockedConv", std::move(inputs), std::move(attributes), "backpass"));
+    replace(node, builder.op("BlockedConv", std::move(inputs), attributes, "backpass"));
     return true;
   }
 
