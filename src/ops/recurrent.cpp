@@ -39,7 +39,7 @@ class ActivationReader {
   explicit ActivationReader(const Node& node)
       : node_(node), alpha_(node.attr_floats("activation_alpha")), beta_(node.attr_floats("activation_beta")) {}
 
-  Activation read(std::string name) {
+  Activation read(const std::string& name) {
     std::string lower = name;
     std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char ch) { return std::tolower(ch); });
     for (const KnownActivation& known : kActivations) {

@@ -241,7 +241,7 @@ void run(const Resampling& r, ResampleMode mode, DType dtype, const KernelArgs& 
 }
 
 std::vector<double> roi_values(const std::string& label, const void* data, const TensorInfo& info, std::size_t axes) {
-  const std::vector<double> values = Tensor(info.dtype, info.dims, data, nullptr).to_doubles();
+  std::vector<double> values = Tensor(info.dtype, info.dims, data, nullptr).to_doubles();
   if (values.size() != 2 * axes) fail(label, " roi: got ", values.size(), " values, expected ", 2 * axes);
   return values;
 }

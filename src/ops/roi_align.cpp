@@ -113,8 +113,10 @@ void make_grid(const Spec& s, const T* roi, std::int64_t index, Grid<T>& grid) {
   grid.samples.clear();
   for (std::int64_t i = 0; i < s.out_height * s.out_width; ++i) {
     for (std::int64_t j = 0; j < grid.per_bin; ++j) {
-      T y = top + static_cast<T>(i / s.out_width) * bin_height +
-            (static_cast<T>(j / cols) + T(0.5)) * bin_height / static_cast<T>(rows);
+      const std::int64_t bin_row = i / s.out_width;
+      const std::int64_t sample_row = j / cols;
+      T y = top + static_cast<T>(bin_row) * bin_height +
+            (static_cast<T>(sample_row) + T(0.5)) * bin_height / static_cast<T>(rows);
       T x = left + static_cast<T>(i % s.out_width) * bin_width +
             (static_cast<T>(j % cols) + T(0.5)) * bin_width / static_cast<T>(cols);
       grid.samples.push_back(sample_at(s, y, x));

@@ -16,7 +16,7 @@ namespace {
 enum Input : std::size_t { kSignal, kStep, kWindow, kLength };
 
 Dim positive(InferContext& c, std::size_t input, std::string_view name) {
-  const Dim value = scalar_input(c, input, name);
+  Dim value = scalar_input(c, input, name);
   c.require(!value.is_known() || value.value() >= 1, name, ": got ", value.str(), ", expected 1 or more");
   return value;
 }

@@ -26,6 +26,7 @@ struct InferenceSession::Impl {
   std::unique_ptr<Executable> executable;
 
   Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(o) {
+    ThreadScope threads(options.num_threads);
     onnx_io::Import import = onnx_io::import_model(model);
     throw_if_any(import.problems);
     graph = std::move(import.graph);
@@ -125,6 +126,7 @@ void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<
 
 PlanReport InferenceSession::plan(const Feeds& feeds) const {
   if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
+  ThreadScope threads(impl_->options.num_threads);
   std::shared_ptr<const Binding> binding = impl_->executable->binding_for(impl_->arrange(feeds));
   PlanReport report = binding->report;
   report.text = describe_plan(*binding);
