@@ -3,6 +3,8 @@
 //   inputs   X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw]; bias [M]; residual like the
 //   output output   activation(X * W + bias + residual), [N, M/b, H', W', b] attributes of Conv, and block, activation,
 //   activation_parameters
+#include "kernels/blocked_conv.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -42,37 +44,60 @@ void infer(InferContext& c) {
   c.set_shape(0, std::move(blocked));
 }
 
-DnnlConvOptions options_of(PrepareContext& c) {
+ActivationSpec activation_of(const Node& node) {
+  ActivationSpec spec;
+  spec.kind = *fused_activation_named(node.attr_string("activation", "none"));
+  std::vector<float> parameters = node.attr_floats("activation_parameters");
+  std::copy_n(parameters.begin(), std::min<std::size_t>(2, parameters.size()), spec.parameters);
+  return spec;
+}
+
+Kernel own_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
+  if (c.in(kW).constant == nullptr) return {};
+  BlockedConvOptions options{c.out(0).dims[4], blocked_in, activation_of(c.node)};
+  std::shared_ptr<const BlockedConv> conv = BlockedConv::make(g, options, *c.in(kW).constant);
+  if (conv == nullptr) return {};
+  std::size_t at = c.reserve(conv->scratch_bytes());
+  bool has_bias = c.has_input(kBias);
+  bool has_residual = c.has_input(kResidual);
+  return [=](const KernelArgs& args) {
+    conv->run(args.in<float>(kX), has_bias ? args.in<float>(kBias) : nullptr,
+              has_residual ? args.in<float>(kResidual) : nullptr, args.out<float>(0), args.scratch + at);
+  };
+}
+
+/// What our own loops do not cover.
+Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
   DnnlConvOptions options;
-  options.blocked_in = is_blocked(c.in(kX).dims.size());
+  options.blocked_in = blocked_in;
   options.blocked_out = true;
   options.has_bias = c.has_input(kBias);
   options.has_sum = c.has_input(kResidual);
-  options.activation.kind = *fused_activation_named(c.node.attr_string("activation", "none"));
-  std::vector<float> parameters = c.node.attr_floats("activation_parameters");
-  std::copy_n(parameters.begin(), std::min<std::size_t>(2, parameters.size()), options.activation.parameters);
+  options.activation = activation_of(c.node);
   options.constant_weights = c.in(kW).constant;
-  return options;
-}
-
-Kernel prepare(PrepareContext& c) {
-  if (c.out(0).size() == 0) return [](const KernelArgs&) {};
-  DnnlConvOptions options = options_of(c);
-  Dims x = c.in(kX).dims;
-  if (options.blocked_in) x = {x[0], x[1] * x[4], x[2], x[3]};
-  const Dims& y = c.out(0).dims;
-  ConvGeometry g = conv_geometry(c.node, x, c.in(kW).dims, {y[0], y[1] * y[4], y[2], y[3]});
   std::shared_ptr<DnnlConv> conv = DnnlConv::make(g, options);
   ensure(conv != nullptr, c.node.label(), " oneDNN has no blocked convolution of this kind");
   std::size_t at = c.reserve(conv->scratch_bytes());
   std::size_t bytes = byte_size(DType::float32, c.out(0).size());
   return [=, has_bias = options.has_bias, has_sum = options.has_sum](const KernelArgs& args) {
     // The sum is taken with what the output holds; the planner lets both share memory where it can.
-    if (has_sum && args.inputs[kResidual] != args.outputs[0])
+    if (has_sum && args.inputs[kResidual] != args.outputs[0]) {
       std::memcpy(args.outputs[0], args.inputs[kResidual], bytes);
+    }
     conv->run(args.in<float>(kX), args.in<float>(kW), has_bias ? args.in<float>(kBias) : nullptr, args.out<float>(0),
               args.scratch + at);
   };
+}
+
+Kernel prepare(PrepareContext& c) {
+  if (c.out(0).size() == 0) return [](const KernelArgs&) {};
+  Dims x = c.in(kX).dims;
+  bool blocked_in = is_blocked(x.size());
+  if (blocked_in) x = {x[0], x[1] * x[4], x[2], x[3]};
+  const Dims& y = c.out(0).dims;
+  ConvGeometry g = conv_geometry(c.node, x, c.in(kW).dims, {y[0], y[1] * y[4], y[2], y[3]});
+  Kernel kernel = own_kernel(c, g, blocked_in);
+  return kernel ? kernel : library_kernel(c, g, blocked_in);
 }
 
 const Register blocked_conv{{.name = "BlockedConv",

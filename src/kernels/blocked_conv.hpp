@@ -1,0 +1,34 @@
+// Convolution of blocked images, [N, C/b, H, W, b], by our own vector loops. Nothing is compiled or tuned at run time,
+// so that a new image size costs microseconds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "backpass/tensor.hpp"
+#include "kernels/conv.hpp"
+#include "kernels/fused_activation.hpp"
+
+namespace backpass {
+
+struct BlockedConvOptions {
+  std::int64_t block = 8;
+  bool blocked_in = true;  ///< else the input is [N, C, H, W]
+  ActivationSpec activation;
+};
+
+class BlockedConv {
+ public:
+  /// Two spatial axes; channels of each group fill blocks, or one channel per group (depthwise), or an unblocked input
+  /// with one group. Null for what these loops do not cover (kernels of more than 64 positions).
+  static std::shared_ptr<const BlockedConv> make(const ConvGeometry& geometry, const BlockedConvOptions& options,
+                                                 const Tensor& weights);
+
+  virtual ~BlockedConv() = default;
+  virtual std::size_t scratch_bytes() const { return 0; }
+  /// y = activation(x * w + bias + residual); bias and residual may be null, residual may be y.
+  virtual void run(const float* x, const float* bias, const float* residual, float* y, std::byte* scratch) const = 0;
+};
+
+}  // namespace backpass
