@@ -1,0 +1,172 @@
+#include "kernels/blocked_conv.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/blocked.hpp"
+#include "kernels/conv.hpp"
+#include "kernels/conv_tiles.hpp"
+#include "kernels/dnnl_conv.hpp"
+
+namespace backpass {
+namespace {
+
+class BlockedConvTest : public ::testing::Test {
+ protected:
+  std::mt19937 generator{11};
+
+  std::int64_t pick(std::vector<std::int64_t> from) { return from[generator() % from.size()]; }
+
+  Tensor random(std::int64_t count) {
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    Tensor t(DType::float32, {count});
+    for (std::int64_t i = 0; i < count; ++i) t.as<float>()[i] = uniform(generator);
+    return t;
+  }
+
+  /// Windows of a random kind that fit into the image.
+  void choose_windows(ConvGeometry& g) {
+    g.batch = pick({1, 2});
+    for (int axis = 0; axis < 2; ++axis) {
+      std::int64_t kernel = pick({1, 1, 2, 3, 3, 5, 7});
+      std::int64_t dilation = pick({1, 1, 1, 2});
+      std::int64_t stride = pick({1, 1, 2, 3});
+      std::int64_t before = pick({0, 1, kernel / 2, kernel - 1});
+      std::int64_t after = pick({0, 1, kernel / 2});
+      std::int64_t reach = dilation * (kernel - 1) + 1;
+      std::int64_t in = std::max<std::int64_t>(1, reach - before - after) + pick({0, 1, 4, 9, 17});
+      g.kernel.push_back(kernel);
+      g.dilation.push_back(dilation);
+      g.stride.push_back(stride);
+      g.pad_begin.push_back(before);
+      g.pad_end.push_back(after);
+      g.in.push_back(in);
+      g.out.push_back((in + before + after - reach) / stride + 1);
+    }
+  }
+
+  static std::string text(const ConvGeometry& g) {
+    return concat(g.groups, " groups ", g.in_channels, "->", g.out_channels, " image ", to_string(g.in), " kernel ",
+                  to_string(g.kernel), " stride ", to_string(g.stride), " dilation ", to_string(g.dilation), " pads ",
+                  to_string(g.pad_begin), to_string(g.pad_end));
+  }
+
+  static Tensor blocked(const Tensor& x, std::int64_t channels_total, std::int64_t size) {
+    Tensor y(DType::float32, x.dims());
+    to_blocked(channels_total / kBlock, kBlock, size, x.as<float>(), y.as<float>());
+    return y;
+  }
+
+  void check(const ConvGeometry& g, bool blocked_in, FusedActivation kind, bool in_place) {
+    Tensor x = random(g.batch * g.groups * g.in_channels * g.in_size());
+    Tensor w = random(g.groups * g.out_channels * g.column_rows());
+    Tensor bias = random(g.groups * g.out_channels);
+    std::int64_t count = g.batch * g.groups * g.out_channels * g.out_size();
+    Tensor residual = random(count);
+    BlockedConvOptions options{kBlock, blocked_in, {kind, {0.25F, 0.75F}}};
+    auto conv = BlockedConv::make(g, options, w);
+    ASSERT_NE(conv, nullptr) << text(g);
+
+    Tensor want(DType::float32, {count});
+    convolve<float>(g, x.as<float>(), w.as<float>(), bias.as<float>(), want.as<float>());
+    for (std::int64_t i = 0; i < count; ++i) want.as<float>()[i] += residual.as<float>()[i];
+    if (auto f = activation_function<float>(kind)) f(want.as<float>(), count, options.activation.parameters);
+
+    Tensor input = blocked_in ? blocked(x, g.batch * g.groups * g.in_channels, g.in_size()) : x;
+    Tensor other = blocked(residual, g.batch * g.groups * g.out_channels, g.out_size());
+    Tensor y = in_place ? other : Tensor(DType::float32, {count});
+    Tensor scratch(DType::uint8, {static_cast<std::int64_t>(conv->scratch_bytes()) + 64});
+    conv->run(input.as<float>(), bias.as<float>(), other.as<float>(), y.as<float>(), scratch.as<std::byte>());
+    Tensor got(DType::float32, {count});
+    from_blocked(g.batch * g.groups * g.out_channels / kBlock, kBlock, g.out_size(), y.as<float>(), got.as<float>());
+    for (std::int64_t i = 0; i < count; ++i) {
+      ASSERT_NEAR(got.as<float>()[i], want.as<float>()[i], 1e-3) << text(g) << " at " << i;
+    }
+  }
+
+  FusedActivation any_activation() {
+    using F = FusedActivation;
+    const F all[] = {F::none, F::none, F::relu, F::clip, F::hard_swish, F::sigmoid, F::gelu};
+    return all[generator() % 7];
+  }
+
+  // What conv_block() would choose, if these loops can work with it.
+  static inline const std::int64_t kBlock = std::max<std::int64_t>(8, conv_tile_kernels().lanes);
+};
+
+TEST_F(BlockedConvTest, DenseAndGrouped) {
+  for (int i = 0; i < 120; ++i) {
+    ConvGeometry g;
+    choose_windows(g);
+    g.groups = pick({1, 1, 2});
+    g.in_channels = kBlock * pick({1, 2, 5});
+    g.out_channels = kBlock * pick({1, 2, 3, 5, 6});
+    check(g, true, any_activation(), i % 2 == 0);
+  }
+}
+
+TEST_F(BlockedConvTest, ImagesAsTheyCome) {
+  for (int i = 0; i < 60; ++i) {
+    ConvGeometry g;
+    choose_windows(g);
+    g.in_channels = pick({1, 3, 4, 7});
+    g.out_channels = kBlock * pick({1, 2, 3, 4});
+    check(g, false, any_activation(), i % 2 == 0);
+  }
+}
+
+TEST_F(BlockedConvTest, Depthwise) {
+  for (int i = 0; i < 80; ++i) {
+    ConvGeometry g;
+    choose_windows(g);
+    g.groups = kBlock * pick({1, 3, 4});
+    check(g, true, any_activation(), i % 2 == 0);
+  }
+}
+
+TEST_F(BlockedConvTest, LongSums) {
+  ConvGeometry g;
+  g.in = g.out = {4, 5};
+  g.kernel = {3, 3};
+  g.stride = g.dilation = {1, 1};
+  g.pad_begin = g.pad_end = {1, 1};
+  g.in_channels = kBlock * 40;
+  g.out_channels = kBlock * 3;
+  check(g, true, FusedActivation::relu, true);
+  check(g, true, FusedActivation::sigmoid, false);
+}
+
+TEST_F(BlockedConvTest, NotANumberShows) {
+  ConvGeometry g;
+  g.in = g.out = {1, 2};
+  g.kernel = g.stride = g.dilation = {1, 1};
+  g.pad_begin = g.pad_end = {0, 0};
+  g.in_channels = g.out_channels = kBlock;
+  Tensor x = random(2 * kBlock);
+  x.as<float>()[0] = NAN;
+  Tensor w = random(kBlock * kBlock);
+  auto conv = BlockedConv::make(g, {kBlock, true, {FusedActivation::relu, {0, 0}}}, w);
+  Tensor y = random(2 * kBlock);
+  conv->run(x.as<float>(), nullptr, nullptr, y.as<float>(), nullptr);
+  EXPECT_TRUE(std::isnan(y.as<float>()[0]));
+  EXPECT_FALSE(std::isnan(y.as<float>()[kBlock]));
+}
+
+TEST_F(BlockedConvTest, LargeKernelsAreLeftToTheLibrary) {
+  ConvGeometry g;
+  g.in = {20, 20};
+  g.out = {10, 10};
+  g.kernel = {11, 11};
+  g.stride = g.dilation = {1, 1};
+  g.pad_begin = g.pad_end = {0, 0};
+  g.in_channels = g.out_channels = kBlock;
+  EXPECT_EQ(BlockedConv::make(g, {kBlock, true, {}}, random(kBlock * kBlock * 121)), nullptr);
+}
+
+}  // namespace
+}  // namespace backpass
