@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,13 +43,30 @@ struct TileFunction {
   bool gives_bool = false;
 };
 
+/// Between `rows` runs of `length` consecutive elements and one element for each of them.
+using TileRowLoop = void (*)(const void* in, void* out, std::int64_t rows, std::int64_t length);
+
+/// A function of all elements along the last axis.
+struct TileReduction {
+  std::string_view name;
+  TileRowLoop (*loop)(DType) = nullptr;  ///< null when there is none for this type
+};
+
 /// A virtual register of a program.
 using TileRegister = int;
 inline constexpr TileRegister kNoRegister = -1;
 
+/// What a register holds an element for. Programs that reduce along the last axis work on whole rows at a time.
+enum class TileShape : std::uint8_t {
+  full,  ///< each element of the output shape
+  row,   ///< each row: the output shape with 1 as its last extent
+  any,   ///< a constant: serves as both
+};
+
 struct TileProgram {
   struct Instruction {
-    TileLoop loop = nullptr;
+    TileLoop loop = nullptr;         ///< element by element, or
+    TileRowLoop row_loop = nullptr;  ///< from rows to elements or back
     std::string_view name;
     std::array<TileRegister, kTileOperands> in{kNoRegister, kNoRegister, kNoRegister};
     int arity = 1;
@@ -60,12 +78,16 @@ struct TileProgram {
     std::array<std::byte, 8> element;
   };
 
-  std::vector<DType> registers;  ///< element types; the first `input_count` registers are the inputs as stored
+  std::vector<DType> registers;   ///< element types; the first `input_count` registers are the inputs as stored
+  std::vector<TileShape> shapes;  ///< of all registers
   std::size_t input_count = 0;
   std::vector<Immediate> immediates;
   std::vector<Instruction> code;
   std::vector<TileRegister> outputs;  ///< each written by exactly one instruction
 
+  DType type(TileRegister r) const { return registers[static_cast<std::size_t>(r)]; }
+  TileShape shape(TileRegister r) const { return shapes[static_cast<std::size_t>(r)]; }
+  bool has_rows() const;
   std::string str() const;  ///< "Mul Add Tanh"
 };
 
@@ -81,11 +103,11 @@ class TileBuilder {
   explicit TileBuilder(std::size_t input_count);
 
   /// Declares input `index` (of those announced) as having this stored type.
-  TileRegister input(std::size_t index, DType stored);
+  TileRegister input(std::size_t index, DType stored, TileShape shape = TileShape::full);
   TileRegister immediate(double value, DType type);
   /// The only element of a tensor.
   TileRegister immediate(const Tensor& scalar);
-  /// Unsupported when the function has no loop for the operands.
+  /// Rows and full operands mix: rows are spread out. Unsupported when the function has no loop for the operands.
   TileRegister apply(const TileFunction& function, std::initializer_list<TileRegister> operands,
                      const TileParams& params = {});
   /// The same with a result type of its own.
@@ -93,9 +115,12 @@ class TileBuilder {
                         const TileParams& params = {});
   /// Any number or bool to float32, float64 or bool; integers to int64; float32 to the 16-bit floats and back.
   TileRegister convert(TileRegister value, DType to);
-  void output(TileRegister value, DType stored);
+  /// One element per row.
+  TileRegister reduce(const TileReduction& reduction, TileRegister value);
+  void output(TileRegister value, DType stored, TileShape shape = TileShape::full);
 
-  DType type(TileRegister r) const { return program_.registers[static_cast<std::size_t>(r)]; }
+  DType type(TileRegister r) const { return program_.type(r); }
+  TileShape shape(TileRegister r) const { return program_.shape(r); }
   /// What the register always holds, if it is an immediate.
   std::optional<double> constant(TileRegister r) const;
   std::size_t size() const { return program_.code.size(); }
@@ -104,11 +129,13 @@ class TileBuilder {
   TileProgram finish();
 
  private:
-  TileRegister fresh(DType type);
-  TileRegister copy(TileRegister value);
+  TileRegister fresh(DType type, TileShape shape);
+  TileRegister copy(TileRegister value, TileShape shape);
+  TileRegister spread(TileRegister row);
   TileRegister unwidened(TileRegister value, DType stored) const;
 
   TileProgram program_;
+  std::map<TileRegister, TileRegister> spread_;  // rows -> the same for every element
 };
 
 /// A node being turned into instructions.
@@ -136,8 +163,8 @@ void infer_tile(InferContext&);
 /// `prepare` of pointwise operators.
 Kernel prepare_tile(PrepareContext&);
 
-/// Binds a program to extents: inputs broadcast to `output`, and every output of the program has that shape. The memory
-/// of output 0 may be that of input 0.
-Kernel bind_tile_program(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& output);
+/// Binds a program to extents: inputs broadcast to `full`, and every output of the program has that shape (those of
+/// rows end in 1 instead). The memory of output 0 may be that of an input of the same size.
+Kernel bind_tile_program(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& full);
 
 }  // namespace backpass

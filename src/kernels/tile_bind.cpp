@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "kernels/tile_plan.hpp"
 #include "ops/shape_rules.hpp"
@@ -11,35 +12,46 @@ constexpr std::int64_t kLengthUnit = 64;
 constexpr std::int64_t kMaxLength = 4096;
 constexpr std::int64_t kChunkWork = 65536;  // elements times instructions that are worth a thread's attention
 
-// Drops axes of extent 1 and joins neighbours that every operand walks as one.
-void coalesce(Dims& dims, std::vector<Dims>& strides) {
+std::int64_t round_up(std::int64_t n) { return (n + kLengthUnit - 1) / kLengthUnit * kLengthUnit; }
+
+// Drops axes of extent 1 and joins neighbours that every operand walks as one. With `keep_last`, the last axis stays as
+// it is, behind at least one other.
+void coalesce(Dims& dims, std::vector<Dims>& strides, bool keep_last) {
   Dims joined;
   std::vector<Dims> kept(strides.size());
-  for (std::size_t axis = 0; axis < dims.size(); ++axis) {
+  auto push = [&](std::int64_t extent, std::size_t axis) {
+    joined.push_back(extent);
+    for (std::size_t i = 0; i < strides.size(); ++i) kept[i].push_back(axis < dims.size() ? strides[i][axis] : 0);
+  };
+  const std::size_t count = dims.size() - (keep_last ? 1 : 0);
+  for (std::size_t axis = 0; axis < count; ++axis) {
     if (dims[axis] == 1) continue;
     bool joins = !joined.empty();
     for (std::size_t i = 0; joins && i < strides.size(); ++i) {
       joins = kept[i].back() == strides[i][axis] * dims[axis];
     }
-    if (joins) {
-      joined.back() *= dims[axis];
-      for (std::size_t i = 0; i < strides.size(); ++i) kept[i].back() = strides[i][axis];
-    } else {
-      joined.push_back(dims[axis]);
-      for (std::size_t i = 0; i < strides.size(); ++i) kept[i].push_back(strides[i][axis]);
+    if (!joins) {
+      push(dims[axis], axis);
+      continue;
     }
+    joined.back() *= dims[axis];
+    for (std::size_t i = 0; i < strides.size(); ++i) kept[i].back() = strides[i][axis];
   }
-  if (joined.empty()) {
-    joined.push_back(1);
-    for (Dims& s : kept) s.push_back(1);
-  }
+  if (joined.empty()) push(1, dims.size());
+  if (keep_last) push(dims.back(), dims.size() - 1);
   dims = std::move(joined);
   strides = std::move(kept);
 }
 
-// Buffers for temporaries, by liveness: a register that dies gives its buffer to a later one of the same element size.
+// Buffers for temporaries, by liveness: a register that dies gives its buffer to a later one of the same kind.
 class TemporaryPlanner {
  public:
+  struct Slot {
+    std::int64_t element_size;
+    bool is_row;
+    bool operator==(const Slot&) const = default;
+  };
+
   TemporaryPlanner(const TileProgram& program, const std::vector<bool>& wanted) : program_(program), wanted_(wanted) {
     last_use_.assign(program.registers.size(), -1);
     for (std::size_t k = 0; k < program.code.size(); ++k) {
@@ -49,7 +61,7 @@ class TemporaryPlanner {
     }
   }
 
-  // Calls place(register, slot) for each temporary; slot_sizes() tells the slots' element sizes afterwards.
+  // Calls place(register, slot) for each temporary.
   template <class F>
   void plan(F&& place) {
     std::vector<int> slot_of(program_.registers.size(), -1);
@@ -61,31 +73,32 @@ class TemporaryPlanner {
       }
       auto out = static_cast<std::size_t>(instruction.out);
       if (!wanted_[out]) continue;
-      slot_of[out] = take(tile_element_size(program_.registers[out]));
+      bool is_row = program_.shape(instruction.out) == TileShape::row;
+      slot_of[out] = take({tile_element_size(program_.registers[out]), is_row});
       place(instruction.out, slot_of[out]);
     }
   }
-  const std::vector<std::int64_t>& slot_sizes() const { return sizes_; }
+  const std::vector<Slot>& slots() const { return slots_; }
 
  private:
   // Operands that die here are in free_ already. Loops may overwrite an operand only when element sizes agree, which is
   // what sharing a slot asks for anyway.
-  int take(std::int64_t size) {
+  int take(const Slot& wanted) {
     for (std::size_t i = 0; i < free_.size(); ++i) {
-      if (sizes_[static_cast<std::size_t>(free_[i])] != size) continue;
+      if (slots_[static_cast<std::size_t>(free_[i])] != wanted) continue;
       int slot = free_[i];
       free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
       return slot;
     }
-    sizes_.push_back(size);
-    return static_cast<int>(sizes_.size() - 1);
+    slots_.push_back(wanted);
+    return static_cast<int>(slots_.size() - 1);
   }
 
   const TileProgram& program_;
   const std::vector<bool>& wanted_;
   std::vector<int> last_use_;
   std::vector<int> free_;
-  std::vector<std::int64_t> sizes_;
+  std::vector<Slot> slots_;
 };
 
 // Output 0 may lie in an input's memory, so it is written there only once no input is read any more.
@@ -102,30 +115,33 @@ bool must_be_late(const TileProgram& program, TileRegister output) {
 
 class Binder {
  public:
-  Binder(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& output)
-      : program_(*program), inputs_(inputs.begin(), inputs.end()) {
+  Binder(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& full)
+      : program_(*program), inputs_(inputs.begin(), inputs.end()), has_rows_(program->has_rows()) {
     plan_.program = std::move(program);
-    plan_.dims = output;
-    plan_.total = element_count(output);
+    plan_.dims = full;
   }
 
   TilePlan bind() {
-    if (plan_.total == 0) return std::move(plan_);
+    ensure(!has_rows_ || !plan_.dims.empty(), "a tile program with rows bound to a scalar");
+    // Rows without elements still have sums.
+    if (product(plan_.dims, 0, plan_.dims.size() - (has_rows_ ? 1 : 0)) == 0) return std::move(plan_);
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       strides_.push_back(is_used(i) ? broadcast_strides(inputs_[i], plan_.dims) : strides_of(plan_.dims));
     }
-    coalesce(plan_.dims, strides_);
+    coalesce(plan_.dims, strides_, has_rows_);
     place_outputs();
     cut(tile_length());
     place_inputs();
     place_buffers();
-    std::int64_t length = plan_.span * plan_.block;
     std::int64_t chunk = kChunkWork / (1 + static_cast<std::int64_t>(program_.code.size()));
-    plan_.tiles_per_chunk = std::max<std::int64_t>(1, chunk / length);
+    plan_.tiles_per_chunk = std::max<std::int64_t>(1, chunk / std::max<std::int64_t>(1, plan_.elements_per_tile()));
     return std::move(plan_);
   }
 
  private:
+  bool is_row(TileRegister r) const { return program_.shape(r) == TileShape::row; }
+  bool is_used(std::size_t input) const { return program_.registers[input] != DType::undefined; }
+
   void place_outputs() {
     temporary_.assign(program_.registers.size(), false);
     for (const TileProgram::Instruction& i : program_.code) temporary_[static_cast<std::size_t>(i.out)] = true;
@@ -136,26 +152,33 @@ class Binder {
         continue;
       }
       temporary_[static_cast<std::size_t>(reg)] = false;
-      plan_.flat.push_back(
-          {reg, static_cast<int>(k), true, tile_element_size(program_.registers[static_cast<std::size_t>(reg)])});
+      plan_.flat.push_back({reg, static_cast<int>(k), true, is_row(reg), tile_element_size(program_.type(reg))});
     }
     TemporaryPlanner planner(program_, temporary_);
-    planner.plan([&](TileRegister reg, int slot) { slots_.emplace_back(reg, slot); });
-    slot_sizes_ = planner.slot_sizes();
+    planner.plan([&](TileRegister reg, int slot) { slot_of_.emplace_back(reg, slot); });
+    slots_ = planner.slots();
   }
 
-  bool is_used(std::size_t input) const { return program_.registers[input] != DType::undefined; }
-  bool is_flat(std::size_t input) const { return strides_[input] == strides_of(plan_.dims); }
+  // From axis `from` on, the operand's elements follow each other as those of the output do (or of its rows).
+  bool lies_like_output(std::size_t input, std::size_t from) const {
+    const bool row = is_row(static_cast<TileRegister>(input));
+    const std::size_t count = plan_.dims.size() - (row ? 1 : 0);
+    Dims natural = strides_of(std::span(plan_.dims).first(count));
+    for (std::size_t axis = from; axis < count; ++axis) {
+      if (plan_.dims[axis] != 1 && strides_[input][axis] != natural[axis]) return false;
+    }
+    return true;
+  }
 
   std::int64_t tile_length() const {
     std::int64_t bytes = static_cast<std::int64_t>(program_.immediates.size()) * 8;
-    bool buffered = !slot_sizes_.empty() || !program_.immediates.empty();
-    for (std::int64_t size : slot_sizes_) bytes += size;
+    bool buffered = !slots_.empty() || !program_.immediates.empty();
+    for (const TemporaryPlanner::Slot& slot : slots_) bytes += slot.is_row ? 0 : slot.element_size;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       bytes += tile_element_size(program_.registers[i]);
-      buffered = buffered || !is_flat(i);
+      buffered = buffered || !lies_like_output(i, 0);
     }
-    for (TileRegister r : program_.outputs) bytes += tile_element_size(program_.registers[static_cast<std::size_t>(r)]);
+    for (TileRegister r : program_.outputs) bytes += tile_element_size(program_.type(r));
     if (!buffered) return kChunkWork / (1 + static_cast<std::int64_t>(program_.code.size()));
     std::int64_t length = kCacheBytes / std::max<std::int64_t>(1, bytes) / kLengthUnit * kLengthUnit;
     return std::clamp(length, kLengthUnit, kMaxLength);
@@ -163,51 +186,51 @@ class Binder {
 
   void cut(std::int64_t length) {
     std::size_t axis = plan_.dims.size();
+    if (has_rows_) plan_.block = plan_.row_length = plan_.dims[--axis];
     while (axis > 1 && plan_.block * plan_.dims[axis - 1] <= length) plan_.block *= plan_.dims[--axis];
     plan_.split = axis - 1;
-    std::int64_t extent = plan_.dims[plan_.split];
-    std::int64_t most = std::max<std::int64_t>(1, length / plan_.block);
-    plan_.tiles_per_row = (extent + most - 1) / most;
-    plan_.span = (extent + plan_.tiles_per_row - 1) / plan_.tiles_per_row;  // tiles of about equal length
-    if (plan_.block == 1 && plan_.span < extent)
-      plan_.span = (plan_.span + kLengthUnit - 1) / kLengthUnit * kLengthUnit;
-    plan_.tiles_per_row = (extent + plan_.span - 1) / plan_.span;
-    plan_.tiles = product(plan_.dims, 0, plan_.split) * plan_.tiles_per_row;
+    if (has_rows_) plan_.row_block = product(plan_.dims, axis, plan_.dims.size() - 1);
+    const std::int64_t extent = plan_.dims[plan_.split];
+    const std::int64_t most = std::max<std::int64_t>(1, length / std::max<std::int64_t>(1, plan_.block));
+    plan_.tiles_per_line = (extent + most - 1) / most;
+    plan_.span = (extent + plan_.tiles_per_line - 1) / plan_.tiles_per_line;  // tiles of about equal length
+    if (plan_.block == 1 && plan_.span < extent && !has_rows_) plan_.span = round_up(plan_.span);
+    plan_.tiles_per_line = (extent + plan_.span - 1) / plan_.span;
+    plan_.tiles = product(plan_.dims, 0, plan_.split) * plan_.tiles_per_line;
   }
 
   void place_inputs() {
-    Dims natural = strides_of(plan_.dims);
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (!is_used(i)) continue;
       auto reg = static_cast<TileRegister>(i);
-      std::int64_t size = tile_element_size(program_.registers[i]);
-      if (is_flat(i)) {
-        plan_.flat.push_back({reg, static_cast<int>(i), false, size});
-        continue;
+      const std::int64_t size = tile_element_size(program_.registers[i]);
+      if (lies_like_output(i, 0)) {
+        plan_.flat.push_back({reg, static_cast<int>(i), false, is_row(reg), size});
+      } else {
+        bool in_one_piece = lies_like_output(i, plan_.split);
+        plan_.broadcast.push_back({reg, static_cast<int>(i), size, strides_[i], is_row(reg), !in_one_piece});
       }
-      auto from = static_cast<std::ptrdiff_t>(plan_.split);
-      bool in_one_piece = std::equal(natural.begin() + from, natural.end(), strides_[i].begin() + from);
-      plan_.broadcast.push_back({reg, static_cast<int>(i), size, strides_[i], !in_one_piece});
     }
   }
 
   void place_buffers() {
-    std::int64_t length = (plan_.span * plan_.block + kLengthUnit - 1) / kLengthUnit * kLengthUnit;
+    const std::int64_t rows = round_up(plan_.rows_per_tile());
+    const std::int64_t length = std::max(round_up(plan_.elements_per_tile()), rows);
     std::size_t offset = workspace_header();
-    auto take = [&](std::int64_t size) {
+    auto take = [&](std::int64_t size, bool row) {
       std::size_t at = offset;
-      offset += static_cast<std::size_t>(size * length);
+      offset += static_cast<std::size_t>(size * (row ? rows : length));
       return at;
     };
     for (const TilePlan::BroadcastOperand& b : plan_.broadcast) {
-      if (b.expanded) plan_.buffers.push_back({b.reg, take(b.element_size)});
+      if (b.expanded) plan_.buffers.push_back({b.reg, take(b.element_size, b.is_row)});
     }
     for (const TileProgram::Immediate& i : program_.immediates) {
-      plan_.buffers.push_back({i.out, take(tile_element_size(program_.registers[static_cast<std::size_t>(i.out)]))});
+      plan_.buffers.push_back({i.out, take(tile_element_size(program_.type(i.out)), false)});
     }
     std::vector<std::size_t> slot_offsets;
-    for (std::int64_t size : slot_sizes_) slot_offsets.push_back(take(size));
-    for (auto [reg, slot] : slots_) plan_.buffers.push_back({reg, slot_offsets[static_cast<std::size_t>(slot)]});
+    for (const TemporaryPlanner::Slot& slot : slots_) slot_offsets.push_back(take(slot.element_size, slot.is_row));
+    for (auto [reg, slot] : slot_of_) plan_.buffers.push_back({reg, slot_offsets[static_cast<std::size_t>(slot)]});
     plan_.workspace = offset;
   }
 
@@ -219,19 +242,20 @@ class Binder {
 
   const TileProgram& program_;
   std::vector<Dims> inputs_;
+  bool has_rows_;
   std::vector<Dims> strides_;
   std::vector<bool> temporary_;
-  std::vector<std::pair<TileRegister, int>> slots_;
-  std::vector<std::int64_t> slot_sizes_;
+  std::vector<std::pair<TileRegister, int>> slot_of_;
+  std::vector<TemporaryPlanner::Slot> slots_;
   TilePlan plan_;
 };
 
 }  // namespace
 
-Kernel bind_tile_program(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& output) {
+Kernel bind_tile_program(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& full) {
   ensure(inputs.size() == program->input_count, "tile program of ", program->input_count, " inputs bound to ",
          inputs.size());
-  auto plan = std::make_shared<const TilePlan>(Binder(std::move(program), inputs, output).bind());
+  auto plan = std::make_shared<const TilePlan>(Binder(std::move(program), inputs, full).bind());
   return [plan = std::move(plan)](const KernelArgs& args) { plan->run(args); };
 }
 

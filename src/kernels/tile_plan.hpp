@@ -21,6 +21,7 @@ struct TilePlan {
     TileRegister reg;
     int tensor;
     bool is_output;
+    bool is_row;  // laid out like the output's rows
     std::int64_t element_size;
   };
   struct BroadcastOperand {
@@ -28,6 +29,7 @@ struct TilePlan {
     int tensor;
     std::int64_t element_size;
     Dims strides;   // along every axis of `dims`, in elements
+    bool is_row;    // takes no part in the last axis
     bool expanded;  // into a buffer; otherwise its elements for one tile lie in one piece
   };
   struct Buffer {
@@ -36,12 +38,13 @@ struct TilePlan {
   };
 
   std::shared_ptr<const TileProgram> program;
-  Dims dims;  ///< output extents, neighbouring axes joined where every operand allows; at least one
-  std::int64_t total = 0;
-  std::size_t split = 0;   ///< axis that tiles cut
-  std::int64_t span = 1;   ///< its indices per tile
-  std::int64_t block = 1;  ///< elements inside of one index
-  std::int64_t tiles_per_row = 1;
+  Dims dims;                    ///< output extents, neighbouring axes joined where every operand allows; at least one
+  std::size_t split = 0;        ///< axis that tiles cut
+  std::int64_t span = 1;        ///< its indices per tile
+  std::int64_t block = 1;       ///< elements inside of one index
+  std::int64_t row_length = 0;  ///< last extent, where it matters: programs with rows
+  std::int64_t row_block = 0;   ///< rows inside of one index
+  std::int64_t tiles_per_line = 1;  ///< along the split axis
   std::int64_t tiles = 0;
   std::int64_t tiles_per_chunk = 1;
 
@@ -50,6 +53,9 @@ struct TilePlan {
   std::vector<Buffer> buffers;
   std::vector<std::pair<TileRegister, int>> late_outputs;  ///< computed in a buffer, copied when the tile is done
   std::size_t workspace = 0;  ///< bytes per thread: pointers, what broadcast buffers hold, buffers
+
+  std::int64_t rows_per_tile() const { return span * row_block; }
+  std::int64_t elements_per_tile() const { return span * block; }
 
   void run(const KernelArgs& args) const;
 };

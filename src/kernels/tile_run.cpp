@@ -2,26 +2,15 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/independent.hpp"
 #include "kernels/thread_buffer.hpp"
 #include "kernels/tile_plan.hpp"
+#include "kernels/tile_reduce.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
 
 constexpr std::size_t kStackBytes = 48 * 1024;
-
-// std::fill_n in blocks of a constant length, which the compiler turns into vector stores.
-template <class T>
-T* fill_run(T* to, std::int64_t n, T value) {
-  constexpr std::int64_t kBlock = 64 / sizeof(T);
-  for (; n >= kBlock; n -= kBlock, to += kBlock) {
-    BACKPASS_INDEPENDENT
-    for (std::int64_t i = 0; i < kBlock; ++i) to[i] = value;
-  }
-  return std::fill_n(to, n, value);
-}
 
 template <class T>
 T* expand(const T* from, T* to, const std::int64_t* dims, const std::int64_t* strides, std::size_t rank) {
@@ -44,7 +33,8 @@ T* expand(const T* from, T* to, const std::int64_t* dims, const std::int64_t* st
 // The first `indices` indices of the split axis, from an operand that broadcasts.
 void expand_tile(const TilePlan& plan, const TilePlan::BroadcastOperand& operand, const void* from, void* to,
                  std::int64_t indices) {
-  const std::size_t rank = plan.dims.size() - plan.split;
+  const std::size_t rank = plan.dims.size() - plan.split - (operand.is_row ? 1 : 0);
+  const std::int64_t block = operand.is_row ? plan.row_block : plan.block;
   const std::int64_t* strides = operand.strides.data() + plan.split;
   auto typed = [&]<class T>() {
     const T* source = static_cast<const T*>(from);
@@ -56,38 +46,19 @@ void expand_tile(const TilePlan& plan, const TilePlan::BroadcastOperand& operand
     for (std::int64_t i = 0; i < indices; ++i) {
       bool again = i > 0 && strides[0] == 0;
       target = again
-                   ? std::copy_n(static_cast<T*>(to), plan.block, target)
+                   ? std::copy_n(static_cast<T*>(to), block, target)
                    : expand(source + i * strides[0], target, plan.dims.data() + plan.split + 1, strides + 1, rank - 1);
     }
   };
-  switch (operand.element_size) {
-    case 1:
-      return typed.operator()<std::uint8_t>();
-    case 2:
-      return typed.operator()<std::uint16_t>();
-    case 4:
-      return typed.operator()<std::uint32_t>();
-    default:
-      return typed.operator()<std::uint64_t>();
-  }
+  visit_element_size(operand.element_size, typed);
 }
 
 void fill(const std::array<std::byte, 8>& element, std::int64_t size, std::byte* to, std::int64_t n) {
-  auto typed = [&]<class T>() {
+  visit_element_size(size, [&]<class T>() {
     T value;
     std::memcpy(&value, element.data(), sizeof(T));
     fill_run(reinterpret_cast<T*>(to), n, value);
-  };
-  switch (size) {
-    case 1:
-      return typed.operator()<std::uint8_t>();
-    case 2:
-      return typed.operator()<std::uint16_t>();
-    case 4:
-      return typed.operator()<std::uint32_t>();
-    default:
-      return typed.operator()<std::uint64_t>();
-  }
+  });
 }
 
 // One thread's work on a run of tiles.
@@ -102,24 +73,28 @@ class TileWorker {
     std::fill_n(held_, plan.broadcast.size(), Held{-1, 0});
     for (const TilePlan::Buffer& b : plan.buffers) tile_[b.reg] = memory + b.offset;
     for (const TileProgram::Immediate& i : program_.immediates) {
-      fill(i.element, tile_element_size(program_.registers[static_cast<std::size_t>(i.out)]), tile_[i.out],
-           plan.span * plan.block);
+      fill(i.element, tile_element_size(program_.type(i.out)), tile_[i.out],
+           std::max(plan.elements_per_tile(), plan.rows_per_tile()));
     }
   }
 
   void run(std::int64_t index) {
-    const std::int64_t row = index / plan_.tiles_per_row;
-    const std::int64_t first = (index - row * plan_.tiles_per_row) * plan_.span;
+    const std::int64_t line = index / plan_.tiles_per_line;
+    const std::int64_t first = (index - line * plan_.tiles_per_line) * plan_.span;
     const std::int64_t extent = plan_.dims[plan_.split];
     const std::int64_t indices = std::min(plan_.span, extent - first);
-    const std::int64_t position = (row * extent + first) * plan_.block;
-    locate_flat(position);
-    for (std::size_t k = 0; k < plan_.broadcast.size(); ++k) locate_broadcast(k, row, first, indices);
-    execute(indices * plan_.block);
+    const std::int64_t position = line * extent + first;
+    for (const TilePlan::FlatOperand& f : plan_.flat) {
+      std::byte* base = f.is_output ? static_cast<std::byte*>(args_.outputs[f.tensor]) : input(f.tensor);
+      tile_[f.reg] = base + position * (f.is_row ? plan_.row_block : plan_.block) * f.element_size;
+    }
+    for (std::size_t k = 0; k < plan_.broadcast.size(); ++k) locate_broadcast(k, line, first, indices);
+    execute(indices * plan_.block, indices * plan_.row_block);
     for (auto [reg, output] : plan_.late_outputs) {
-      const std::int64_t size = tile_element_size(program_.registers[static_cast<std::size_t>(reg)]);
-      std::memcpy(static_cast<std::byte*>(args_.outputs[output]) + position * size, tile_[reg],
-                  static_cast<std::size_t>(indices * plan_.block * size));
+      const std::int64_t block = program_.shape(reg) == TileShape::row ? plan_.row_block : plan_.block;
+      const std::int64_t bytes = block * tile_element_size(program_.type(reg));
+      std::memcpy(static_cast<std::byte*>(args_.outputs[output]) + position * bytes, tile_[reg],
+                  static_cast<std::size_t>(indices * bytes));
     }
   }
 
@@ -130,19 +105,12 @@ class TileWorker {
 
   std::byte* input(int i) const { return static_cast<std::byte*>(const_cast<void*>(args_.inputs[i])); }
 
-  void locate_flat(std::int64_t position) {
-    for (const TilePlan::FlatOperand& f : plan_.flat) {
-      std::byte* base = f.is_output ? static_cast<std::byte*>(args_.outputs[f.tensor]) : input(f.tensor);
-      tile_[f.reg] = base + position * f.element_size;
-    }
-  }
-
-  void locate_broadcast(std::size_t k, std::int64_t row, std::int64_t first, std::int64_t indices) {
+  void locate_broadcast(std::size_t k, std::int64_t line, std::int64_t first, std::int64_t indices) {
     const TilePlan::BroadcastOperand& b = plan_.broadcast[k];
     std::int64_t offset = first * b.strides[plan_.split];
     for (std::size_t axis = plan_.split; axis-- > 0;) {
-      offset += row % plan_.dims[axis] * b.strides[axis];
-      row /= plan_.dims[axis];
+      offset += line % plan_.dims[axis] * b.strides[axis];
+      line /= plan_.dims[axis];
     }
     std::byte* source = input(b.tensor) + offset * b.element_size;
     if (!b.expanded) {
@@ -153,11 +121,16 @@ class TileWorker {
     }
   }
 
-  void execute(std::int64_t n) {
+  void execute(std::int64_t elements, std::int64_t rows) {
+    const std::int64_t lengths[] = {elements, rows, std::max(elements, rows)};  // by TileShape
     for (const TileProgram::Instruction& i : program_.code) {
+      if (i.row_loop != nullptr) {
+        i.row_loop(tile_[i.in[0]], tile_[i.out], rows, plan_.row_length);
+        continue;
+      }
       const void* in[kTileOperands] = {tile_[i.in[0]], i.arity > 1 ? tile_[i.in[1]] : nullptr,
                                        i.arity > 2 ? tile_[i.in[2]] : nullptr};
-      i.loop(in, tile_[i.out], n, i.params);
+      i.loop(in, tile_[i.out], lengths[static_cast<std::size_t>(program_.shape(i.out))], i.params);
     }
   }
 

@@ -1,4 +1,4 @@
-// backpass.Tile: several pointwise operators as one program. Made by passes/fuse_tiles.cpp only.
+// backpass.Tile: several pointwise and row-reducing operators as one program. Made by passes/fuse_tiles.cpp only.
 #include "kernels/tile.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -16,22 +16,30 @@ std::shared_ptr<const TileProgram> program_of(const Node& node) {
 void infer(InferContext& c) {
   std::shared_ptr<const TileProgram> program = program_of(c.node);
   for (std::size_t k = 0; k < program->outputs.size(); ++k) {
-    c.set_dtype(k, program->registers[static_cast<std::size_t>(program->outputs[k])]);
+    c.set_dtype(k, program->type(program->outputs[k]));
   }
   Shape shape(static_cast<std::size_t>(c.node.attr_int("rank", 0)), Dim(1));
   for (std::size_t i = 0; i < c.input_count(); ++i) shape = rules::broadcast(c, shape, c.shape(i));
-  for (std::size_t k = 0; k < program->outputs.size(); ++k) c.set_shape(k, shape);
+  Shape rows = shape;
+  if (!rows.empty()) rows.back() = Dim(1);
+  for (std::size_t k = 0; k < program->outputs.size(); ++k) {
+    c.set_shape(k, program->shape(program->outputs[k]) == TileShape::row ? rows : shape);
+  }
 }
 
 Kernel prepare(PrepareContext& c) {
   std::vector<Dims> dims;
-  for (const TensorInfo& input : c.inputs) dims.push_back(input.dims);
-  return bind_tile_program(program_of(c.node), dims, c.out(0).dims);
+  Dims full(static_cast<std::size_t>(c.node.attr_int("rank", 0)), 1);
+  for (const TensorInfo& input : c.inputs) {
+    dims.push_back(input.dims);
+    full = broadcast_dims(full, input.dims);
+  }
+  return bind_tile_program(program_of(c.node), dims, full);
 }
 
 const Register tile_op{{.name = "Tile",
                         .domain = "backpass",
-                        .doc = "Several pointwise operators fused into one program over tiles.",
+                        .doc = "Several pointwise and row-reducing operators fused into one program over tiles.",
                         .inputs = {1, -1},
                         .outputs = {1, -1},
                         .types = {},

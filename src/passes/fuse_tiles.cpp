@@ -15,7 +15,8 @@ namespace {
 
 class Replacement {
  public:
-  Replacement(Graph& graph, const std::vector<Node*>& group) : graph_(graph), members_(group.begin(), group.end()) {
+  Replacement(Graph& graph, const TileGroup& group)
+      : graph_(graph), group_(group), members_(group.nodes.begin(), group.nodes.end()) {
     for (Node* node : graph.nodes()) {
       if (members_.count(node) != 0) nodes_.push_back(node);
     }
@@ -29,19 +30,19 @@ class Replacement {
     Node* tile = graph_.add_node("Tile", inputs_, outputs_, last->name, "backpass", last);
     tile->attributes["program"] = std::shared_ptr<const void>(std::make_shared<const TileProgram>(std::move(program)));
     // Immediates may have had more axes than any remaining operand.
-    tile->attributes["rank"] = static_cast<std::int64_t>(outputs_[0]->type.shape->size());
+    tile->attributes["rank"] = static_cast<std::int64_t>(group_.shape.size());
     for (Node* node : nodes_) {
       // The values live on as outputs of the new node.
       if (std::find(outputs_.begin(), outputs_.end(), node->outputs[0]) != outputs_.end()) node->outputs.clear();
     }
-    return concat("fused ", nodes_.size(), " pointwise nodes into ", tile->label(), ": ", operators);
+    return concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators);
   }
 
  private:
   void collect(const std::map<const Value*, std::vector<Node*>>& uses) {
     std::set<Value*> seen;
     for (Node* node : nodes_) {
-      for (Value* v : node->inputs) {
+      for (Value* v : tile_operands(*node)) {
         bool inside = v == nullptr || members_.count(v->producer) != 0 || is_immediate(*v);
         if (!inside && seen.insert(v).second) inputs_.push_back(v);
       }
@@ -55,13 +56,20 @@ class Replacement {
     }
   }
 
+  // Whether the value has an element per row only.
+  TileShape shape_of(const Value& v) const {
+    const Shape& shape = *v.type.shape;
+    bool is_row = group_.has_rows && (shape.empty() || shape.back().is(1));
+    return is_row ? TileShape::row : TileShape::full;
+  }
+
   TileProgram write() {
     TileBuilder builder(inputs_.size());
     std::unordered_map<const Value*, TileRegister> registers;
     auto load = [&](const Value* v) {
       if (is_immediate(*v)) return builder.immediate(*v->constant);
       auto index = std::find(inputs_.begin(), inputs_.end(), v) - inputs_.begin();
-      return builder.input(static_cast<std::size_t>(index), v->type.dtype);
+      return builder.input(static_cast<std::size_t>(index), v->type.dtype, shape_of(*v));
     };
     auto operand = [&](const Value* v) {
       if (v == nullptr) return kNoRegister;
@@ -70,14 +78,17 @@ class Replacement {
     };
     for (const Node* node : nodes_) {
       std::vector<TileRegister> operands;
-      for (const Value* v : node->inputs) operands.push_back(operand(v));
-      registers[node->outputs[0]] = emit_tile(*node, operands, builder);
+      for (const Value* v : tile_operands(*node)) operands.push_back(operand(v));
+      const TileReduction* reduction = row_reduction(*node);
+      registers[node->outputs[0]] =
+          reduction != nullptr ? builder.reduce(*reduction, operands[0]) : emit_tile(*node, operands, builder);
     }
-    for (const Value* v : outputs_) builder.output(registers.at(v), v->type.dtype);
+    for (const Value* v : outputs_) builder.output(registers.at(v), v->type.dtype, shape_of(*v));
     return builder.finish();
   }
 
   Graph& graph_;
+  const TileGroup& group_;
   std::set<const Node*> members_;
   std::vector<Node*> nodes_;  // in execution order
   std::vector<Value*> inputs_;
@@ -87,13 +98,13 @@ class Replacement {
 }  // namespace
 
 int fuse_tiles(Graph& graph, std::vector<std::string>& log) {
-  std::vector<std::vector<Node*>> groups = find_tile_groups(graph);
+  std::vector<TileGroup> groups = find_tile_groups(graph);
   if (groups.empty()) return 0;
   const auto uses = graph.uses();
   int absorbed = 0;
-  for (const std::vector<Node*>& group : groups) {
+  for (const TileGroup& group : groups) {
     log.push_back(Replacement(graph, group).run(uses));
-    absorbed += static_cast<int>(group.size());
+    absorbed += static_cast<int>(group.nodes.size());
   }
   graph.sort_topologically();
   graph.remove_dead_nodes();

@@ -7,10 +7,12 @@
 #include <optional>
 #include <queue>
 #include <set>
+#include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/tile.hpp"
+#include "kernels/tile_reduce.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -20,6 +22,17 @@ constexpr std::size_t kMaxInstructions = 32;
 constexpr std::size_t kMaxInputs = 16;
 
 // ---- What can be fused
+
+// A row is the work of one thread and its tiles should stay in cache, so a few long rows are better off with the kernel
+// that cuts them up.
+bool rows_suit(const Shape& shape) {
+  constexpr std::int64_t kMaxRow = 32768;
+  constexpr std::int64_t kFewRows = 4;
+  const Dim& length = shape.back();
+  if (length.is(1) || (length.is_known() && length.value() > kMaxRow)) return false;
+  const Dim rows = product(std::span(shape).first(shape.size() - 1));
+  return length.is_known() || !rows.is_known() || rows.value() >= kFewRows;
+}
 
 // The operand's extents are the output's or 1, whatever the symbols stand for.
 bool surely_broadcasts(const Shape& from, const Shape& to) {
@@ -48,6 +61,7 @@ std::optional<std::size_t> instruction_count(const Node& node) {
 
 // Instructions the node takes in a program, if it can be part of one.
 std::optional<std::size_t> fusable_size(const Node& node) {
+  if (row_reduction(node) != nullptr) return 1;
   if (node.def == nullptr || node.def->tile == nullptr || node.outputs.size() != 1) return std::nullopt;
   const Value& out = *node.outputs[0];
   if (!out.type.is_tensor() || !out.type.shape || !is_tile_type(out.type.dtype) || out.ints) return std::nullopt;
@@ -63,23 +77,46 @@ std::optional<std::size_t> fusable_size(const Node& node) {
 // ---- Which nodes go together
 
 // A node, or a group of nodes that will become one. `position` keeps every unit behind those it reads from.
-struct Unit {
-  std::vector<Node*> nodes;
+struct Unit : TileGroup {
   std::size_t instructions = 0;  // 0: cannot be fused
   std::size_t position = 0;
 };
+
+Unit unit_of(Node* node, std::size_t position) {
+  Unit unit;
+  unit.nodes = {node};
+  unit.position = position;
+  std::optional<std::size_t> size = fusable_size(*node);
+  if (!size) return unit;
+  unit.instructions = std::max<std::size_t>(1, *size);
+  unit.has_rows = row_reduction(*node) != nullptr;
+  unit.shape = *(unit.has_rows ? node->inputs : node->outputs)[0]->type.shape;
+  return unit;
+}
+
+Shape rows_of(Shape shape) {
+  if (!shape.empty()) shape.back() = Dim(1);
+  return shape;
+}
+
+// What two units would work on together, if they can.
+const Shape* common_shape(const Unit& a, const Unit& b) {
+  if (a.shape == b.shape) return &a.shape;
+  if (a.has_rows && !b.has_rows && b.shape == rows_of(a.shape)) return &a.shape;
+  if (b.has_rows && !a.has_rows && a.shape == rows_of(b.shape)) return &b.shape;
+  return nullptr;
+}
 
 class Grouping {
  public:
   explicit Grouping(Graph& graph) : graph_(graph), uses_(graph.uses()) {
     for (Node* node : graph.nodes()) {
-      std::optional<std::size_t> size = fusable_size(*node);
-      units_.push_back(std::make_unique<Unit>(Unit{{node}, size ? std::max<std::size_t>(1, *size) : 0, units_.size()}));
+      units_.push_back(std::make_unique<Unit>(unit_of(node, units_.size())));
       unit_of_[node] = units_.back().get();
     }
   }
 
-  std::vector<std::vector<Node*>> run() {
+  std::vector<TileGroup> run() {
     for (Node* node : graph_.nodes()) {
       if (unit_of_[node]->instructions == 0) continue;
       for (Value* v : node->inputs) {
@@ -89,23 +126,21 @@ class Grouping {
         if (from != to && suits(*from, *to)) try_merge(*from, *to);
       }
     }
-    std::vector<std::vector<Node*>> groups;
+    std::vector<TileGroup> groups;
     for (const auto& unit : units_) {
-      if (unit->nodes.size() > 1) groups.push_back(unit->nodes);
+      if (unit->nodes.size() > 1) groups.push_back(*unit);
     }
     return groups;
   }
 
  private:
-  static const Type& type_of(const Unit& unit) { return unit.nodes[0]->outputs[0]->type; }
-
   bool suits(const Unit& a, const Unit& b) const {
     if (a.instructions == 0 || a.instructions + b.instructions > kMaxInstructions) return false;
-    if (*type_of(a).shape != *type_of(b).shape) return false;
+    if (common_shape(a, b) == nullptr) return false;
     std::set<const Value*> inputs;
     for (const Unit* unit : {&a, &b}) {
       for (const Node* node : unit->nodes) {
-        for (const Value* v : node->inputs) {
+        for (const Value* v : tile_operands(*node)) {
           if (v == nullptr || is_immediate(*v)) continue;
           bool inside = v->producer != nullptr && is_in(v->producer, a, b);
           if (!inside) inputs.insert(v);
@@ -174,6 +209,8 @@ class Grouping {
   }
 
   void merge(Unit& from, Unit& to, std::size_t position) {
+    to.shape = Shape(*common_shape(from, to));
+    to.has_rows = to.has_rows || from.has_rows;
     for (Node* node : from.nodes) unit_of_[node] = &to;
     to.nodes.insert(to.nodes.end(), from.nodes.begin(), from.nodes.end());
     to.instructions += from.instructions;
@@ -217,6 +254,26 @@ class Grouping {
 
 }  // namespace
 
-std::vector<std::vector<Node*>> find_tile_groups(Graph& graph) { return Grouping(graph).run(); }
+const TileReduction* row_reduction(const Node& node) {
+  static const std::map<std::string_view, const TileReduction*> reductions{
+      {"ReduceSum", &kTileSum}, {"ReduceMean", &kTileMean}, {"ReduceMax", &kTileMax}, {"ReduceMin", &kTileMin}};
+  auto it = reductions.find(node.op);
+  if (it == reductions.end() || !node.domain.empty() || node.attr_int("keepdims", 1) == 0) return nullptr;
+  const Value* x = node.input(0);
+  const Value* axes = node.input(1);
+  if (x == nullptr || !x->type.is_tensor() || !is_float(x->type.dtype) || !x->type.shape) return nullptr;
+  if (axes == nullptr || !axes->constant || axes->constant->size() != 1) return nullptr;
+  const Shape& shape = *x->type.shape;
+  const auto rank = static_cast<std::int64_t>(shape.size());
+  const std::int64_t axis = axes->constant->to_ints()[0];
+  if (rank == 0 || (axis != -1 && axis != rank - 1)) return nullptr;
+  return rows_suit(shape) ? it->second : nullptr;
+}
+
+std::span<Value* const> tile_operands(const Node& node) {
+  return row_reduction(node) != nullptr ? std::span(node.inputs).first(1) : std::span(node.inputs);
+}
+
+std::vector<TileGroup> find_tile_groups(Graph& graph) { return Grouping(graph).run(); }
 
 }  // namespace backpass
