@@ -21,6 +21,24 @@ std::int64_t element_count(std::span<const std::int64_t> dims);
 /// "[2,3,4]"
 std::string to_string(std::span<const std::int64_t> dims);
 
+/// Text that is made only when the message is: `require(fits, "got ", shown(shape))`.
+template <class T>
+struct Shown {
+  const T& value;
+};
+template <class T>
+Shown<T> shown(const T& value) {
+  return {value};
+}
+template <class T>
+std::ostream& operator<<(std::ostream& out, const Shown<T>& shown) {
+  if constexpr (requires { shown.value.str(); }) {
+    return out << shown.value.str();
+  } else {
+    return out << to_string(shown.value);
+  }
+}
+
 /// A dense, row-major tensor: a pointer, what it points to, and whoever keeps that memory alive. Copying copies the
 /// handle, never the elements. Elements of a string tensor are std::string objects.
 class Tensor {

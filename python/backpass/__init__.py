@@ -1,7 +1,8 @@
-"""Backpass reads, plans and runs ONNX models on CPUs."""
+"""Backpass reads, differentiates, plans and runs ONNX models on CPUs."""
 
 from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops
 from backpass._core import version as __version__
+from backpass.gradient import grad
 from backpass.profile import Profile
 from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
 
@@ -18,5 +19,6 @@ __all__ = [
     "Unsupported",
     "__version__",
     "check",
+    "grad",
     "ops",
 ]

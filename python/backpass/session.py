@@ -108,10 +108,20 @@ class CheckReport:
     __repr__ = __str__
 
 
-def check(model: Model) -> CheckReport:
-    """Finds everything wrong with a model without running it."""
+def check(model: Model, trainable: Sequence[str] | None = None) -> CheckReport:
+    """Finds everything wrong with a model without running it.
+
+    With ``trainable``, names of inputs or initializers, also everything that keeps the model's outputs from being
+    differentiated with respect to them.
+    """
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
+    problems = _core.check_bytes(model) if isinstance(model, bytes) else _core.check_path(os.fspath(model))
+    if problems or trainable is None:
+        return CheckReport(problems)
+    request = _core.GradientRequest()
+    request.wrt = list(trainable)
+    request.standard_only = False
     if isinstance(model, bytes):
-        return CheckReport(_core.check_bytes(model))
-    return CheckReport(_core.check_path(os.fspath(model)))
+        return CheckReport(_core.check_gradients_bytes(model, request))
+    return CheckReport(_core.check_gradients_path(os.fspath(model), request))

@@ -15,5 +15,6 @@ NB_MODULE(_core, m) {
   nb::exception<backpass::InternalBug>(m, "InternalBug", error);
   bind_tensor(m);
   bind_session(m);
+  bind_gradient(m);
   bind_ops(m);
 }

@@ -27,7 +27,7 @@ class Dim {
   bool is_known() const { return terms_ == nullptr; }
   bool is(std::int64_t v) const { return is_known() && value_ == v; }
   std::int64_t value() const {
-    ensure(is_known(), "extent ", str(), " read as a number");
+    ensure(is_known(), "extent ", shown(*this), " read as a number");
     return value_;
   }
   /// The bare symbol's name, or nullopt for numbers and compound expressions.

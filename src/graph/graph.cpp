@@ -11,13 +11,22 @@ namespace backpass {
 
 Graph::~Graph() = default;
 
-Value* Graph::add_value(std::string_view wanted, Type type) {
+std::string Graph::unique_name(std::string_view wanted) {
   std::string base(wanted.empty() ? "v" : wanted);
   std::string unique = base;
   while (taken_names_.count(unique) != 0) unique = base + "_" + std::to_string(++taken_names_[base]);
   taken_names_.emplace(unique, 0);
+  return unique;
+}
+
+void Graph::rename(Value* value, std::string_view wanted) {
+  taken_names_.erase(value->name);
+  value->name = unique_name(wanted);
+}
+
+Value* Graph::add_value(std::string_view wanted, Type type) {
   auto value = std::make_unique<Value>();
-  value->name = std::move(unique);
+  value->name = unique_name(wanted);
   value->type = std::move(type);
   values_.push_back(std::move(value));
   return values_.back().get();

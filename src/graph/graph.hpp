@@ -83,6 +83,8 @@ struct Node {
   std::string label() const;  ///< "[Relu 'relu_3']", the opening of every message about this node
 };
 
+inline std::string to_string(const Node& node) { return node.label(); }
+
 /// An outer value as seen inside a subgraph.
 struct Capture {
   Value* outer;
@@ -111,6 +113,9 @@ class Graph {
   Value* add_value(std::string_view wanted, Type type = {});
   Value* add_constant(std::string_view wanted, Tensor tensor);
 
+  /// Gives a value another name, made unique in the same way.
+  void rename(Value* value, std::string_view wanted);
+
   /// A new node at the end of the order, or before another node. It becomes the producer of `writes`.
   Node* add_node(std::string_view op, std::vector<Value*> reads, std::vector<Value*> writes,
                  std::string_view node_name = "", std::string_view domain = "", const Node* before = nullptr);
@@ -135,6 +140,8 @@ class Graph {
   bool is_output(const Value* v) const;
 
  private:
+  std::string unique_name(std::string_view wanted);
+
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Node*> order_;
   std::vector<std::unique_ptr<Value>> values_;

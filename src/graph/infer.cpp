@@ -26,7 +26,7 @@ InferContext facts_of(const Node& node) {
 
 void check_dtype(const InferContext& c) {
   const OpDef& def = *c.node.def;
-  if (def.types.str().empty() || !c.has_input(0)) return;
+  if (def.types.empty() || !c.has_input(0)) return;
   const Type& t = c.type(0);
   if (!t.is_tensor() || def.types.has(t.dtype)) return;
   fail<Unsupported>(c.node.label(), " element type of input 0: got ", name_of(t.dtype), ", expected one of ",
@@ -198,7 +198,7 @@ class Elaboration {
 }  // namespace
 
 bool run_infer_rule(InferContext& c) {
-  ensure(c.node.def != nullptr, c.node.label(), " has no definition");
+  ensure(c.node.def != nullptr, shown(c.node), " has no definition");
   if (c.node.def->infer == nullptr) return false;
   try {
     c.node.def->infer(c);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/simd_targets.hpp"
+#include "kernels/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/transpose_tile.cpp"

@@ -53,7 +53,7 @@ void check_sum(const InferContext& c) {
   for (std::size_t i = 0; fits && i < sum.size(); ++i) {
     fits = !sum[i].is_known() || !value[i].is_known() || sum[i] == value[i];
   }
-  c.require(fits, "value: got ", to_string(value), ", expected ", to_string(sum), ", the shape of the sum");
+  c.require(fits, "value: got ", shown(value), ", expected ", shown(sum), ", the shape of the sum");
 }
 
 void infer_accumulator(InferContext& c) {
@@ -85,7 +85,7 @@ Kernel prepare_sum(const PrepareContext& c, std::size_t output, Update when_set,
   DType dtype = c.in(0).dtype;
   DType value_type = c.in(1).dtype;
   std::int64_t count = c.in(0).size();
-  c.require(c.in(1).size() == count, "value: got ", to_string(c.in(1).dims), ", expected ", to_string(c.in(0).dims));
+  c.require(c.in(1).size() == count, "value: got ", shown(c.in(1).dims), ", expected ", shown(c.in(0).dims));
   bool flagged = c.has_input(2) && c.in(2).size() > 0;
   return [=](const KernelArgs& args) {
     Update update = !flagged ? when_absent : (*args.in<bool>(2) ? when_set : when_clear);

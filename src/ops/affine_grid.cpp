@@ -15,7 +15,7 @@ void infer(InferContext& c) {
   const Shape& theta = c.shape(0);
   c.require(theta.size() == 3, "rank of theta: got ", theta.size(), ", expected 3");
   const Dim& rows = theta[1];
-  c.require(!rows.is_known() || rows.is(2) || rows.is(3), "rows of theta: got ", rows.str(), ", expected 2 or 3");
+  c.require(!rows.is_known() || rows.is(2) || rows.is(3), "rows of theta: got ", shown(rows), ", expected 2 or 3");
   if (!rows.is_known() && !c.maybe_ints(1)) return;
   const std::size_t count = rows.is_known() ? static_cast<std::size_t>(rows.value()) + 2 : c.maybe_ints(1)->size();
   const std::vector<Dim> size = list_input(c, 1, "size", count);
@@ -24,7 +24,7 @@ void infer(InferContext& c) {
   c.unify(theta[1], rank, "rows of theta"), c.unify(theta[2], rank + 1, "columns of theta");
   Shape out{c.unify(theta[0], size[0], "batch of theta and size")};
   for (std::size_t i = 2; i < size.size(); ++i) {
-    c.require(!size[i].is_known() || size[i].value() >= 0, "size: got ", size[i].str(), ", expected 0 or more");
+    c.require(!size[i].is_known() || size[i].value() >= 0, "size: got ", shown(size[i]), ", expected 0 or more");
     out.push_back(size[i]);
   }
   out.push_back(rank);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -127,29 +128,54 @@ void infer_div(InferContext& c) {
   propagate_ints(c, quotient);
 }
 
+void add_gradient(GradientContext& g) {
+  g.set_reduced(0, g.dy());
+  g.set_reduced(1, g.dy());
+}
+
+void sub_gradient(GradientContext& g) {
+  g.set_reduced(0, g.dy());
+  g.set_reduced(1, g.neg(g.dy()));
+}
+
+void mul_gradient(GradientContext& g) {
+  g.set_reduced(0, g.mul(g.dy(), g.x(1)));
+  g.set_reduced(1, g.mul(g.dy(), g.x(0)));
+}
+
+void div_gradient(GradientContext& g) {
+  Value* da = g.div(g.dy(), g.x(1));
+  g.set_reduced(0, da);
+  g.set_reduced(1, g.neg(g.div(g.mul(da, g.x(0)), g.x(1))));
+}
+
 const RegisterPointwise add_op{{.name = "Add",
                                 .since = 14,
                                 .doc = "A + B, broadcasting.",
                                 .types = types::numbers,
-                                .infer = infer_tile_with_ints<plus>},
+                                .infer = infer_tile_with_ints<plus>,
+                                .gradient = add_gradient},
                                {.function = &add_tile}};
 const RegisterPointwise sub_op{{.name = "Sub",
                                 .since = 14,
                                 .doc = "A - B, broadcasting.",
                                 .types = types::numbers,
-                                .infer = infer_tile_with_ints<minus>},
+                                .infer = infer_tile_with_ints<minus>,
+                                .gradient = sub_gradient},
                                {.function = &sub_tile}};
 const RegisterPointwise mul_op{{.name = "Mul",
                                 .since = 14,
                                 .doc = "A * B, broadcasting.",
                                 .types = types::numbers,
-                                .infer = infer_tile_with_ints<times>},
+                                .infer = infer_tile_with_ints<times>,
+                                .gradient = mul_gradient},
                                {.function = &mul_tile}};
 const RegisterPointwise div_op{{.name = "Div",
                                 .since = 14,
                                 .doc = "A / B, broadcasting. Integers round towards zero, and x / 0 is 0.",
                                 .types = types::numbers,
-                                .infer = infer_div},
+                                .infer = infer_div,
+                                .gradient = div_gradient},
                                {.function = &div_tile}};
 
 // ---- Unary arithmetic
@@ -162,9 +188,15 @@ void infer_neg(InferContext& c) {
   }
 }
 
-const RegisterPointwise neg_op{
-    {.name = "Neg", .since = 13, .doc = "-X.", .types = types::floats | types::signed_integers, .infer = infer_neg},
-    {.function = &neg_tile}};
+void neg_gradient(GradientContext& g) { g.set(0, g.neg(g.dy())); }
+
+const RegisterPointwise neg_op{{.name = "Neg",
+                                .since = 13,
+                                .doc = "-X.",
+                                .types = types::floats | types::signed_integers,
+                                .infer = infer_neg,
+                                .gradient = neg_gradient},
+                               {.function = &neg_tile}};
 const RegisterPointwise abs_op{{.name = "Abs", .since = 13, .doc = "|X|.", .types = types::numbers},
                                {.function = &abs_tile}};
 const RegisterPointwise reciprocal_op{{.name = "Reciprocal", .since = 13, .doc = "1 / X.", .types = types::floats},
@@ -184,9 +216,17 @@ TileRegister emit_mean(TileEmit& e) {
   return e.inputs.size() == 1 ? total : e.builder.apply(div_tile, {total, count});
 }
 
-const RegisterPointwise sum_op{
-    {.name = "Sum", .since = 13, .doc = "Sum of all inputs, broadcasting.", .inputs = {1, -1}, .types = types::floats},
-    {.emit = emit_sum}};
+void sum_gradient(GradientContext& g) {
+  for (std::size_t i = 0; i < g.node.inputs.size(); ++i) g.set_reduced(i, g.dy());
+}
+
+const RegisterPointwise sum_op{{.name = "Sum",
+                                .since = 13,
+                                .doc = "Sum of all inputs, broadcasting.",
+                                .inputs = {1, -1},
+                                .types = types::floats,
+                                .gradient = sum_gradient},
+                               {.emit = emit_sum}};
 const RegisterPointwise mean_op{{.name = "Mean",
                                  .since = 13,
                                  .doc = "Mean of all inputs, broadcasting.",

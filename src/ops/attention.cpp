@@ -25,13 +25,13 @@ Heads heads_of(InferContext& c, std::size_t input, std::string_view attribute) {
   if (shape.size() == 4) {
     c.require(!c.node.has_attribute(attribute) || c.node.attr_int(attribute, 0) == 0 || !shape[1].is_known() ||
                   shape[1].is(c.node.attr_int(attribute, 0)),
-              "attribute '", attribute, "': got ", c.node.attr_int(attribute, 0), ", expected ", shape[1].str(),
+              "attribute '", attribute, "': got ", c.node.attr_int(attribute, 0), ", expected ", shown(shape[1]),
               " as axis 1 of the 4-D input");
     return {shape[0], shape[1], shape[2], shape[3]};
   }
   const std::int64_t heads = c.node.attr_int(attribute, 0);
   c.require(heads > 0, "attribute '", attribute, "': got ", heads, ", expected a positive number with 3-D inputs");
-  c.require(!shape[2].is_known() || shape[2].value() % heads == 0, "extent of input ", input, ": got ", shape[2].str(),
+  c.require(!shape[2].is_known() || shape[2].value() % heads == 0, "extent of input ", input, ": got ", shown(shape[2]),
             ", expected a multiple of '", attribute, "' ", heads);
   return {shape[0], heads, shape[1], floor_div(shape[2], heads)};
 }
@@ -82,7 +82,7 @@ void check_mask(InferContext& c, const Shape& scores) {
     const Dim& want = scores[3 - i];
     if (!got.is_known() || !want.is_known()) continue;
     const bool fits = i == 0 ? got.value() <= want.value() : got.value() == 1 || got.value() == want.value();
-    c.require(fits, "shape of attn_mask: got ", to_string(mask), ", expected to broadcast to ", to_string(scores));
+    c.require(fits, "shape of attn_mask: got ", shown(mask), ", expected to broadcast to ", shown(scores));
   }
 }
 
@@ -117,8 +117,8 @@ void infer(InferContext& c) {
   const Dim length = c.unify(k.length, v.length, "lengths of K and V");
   const Dim head = c.unify(q.size, k.size, "head sizes of Q and K");
   if (q.heads.is_known() && kv_heads.is_known())
-    c.require(kv_heads.value() > 0 && q.heads.value() % kv_heads.value() == 0, "heads of Q: got ", q.heads.str(),
-              ", expected a multiple of those of K, ", kv_heads.str());
+    c.require(kv_heads.value() > 0 && q.heads.value() % kv_heads.value() == 0, "heads of Q: got ", shown(q.heads),
+              ", expected a multiple of those of K, ", shown(kv_heads));
   const Dim total = length + past_length(c, {batch, kv_heads, length, head}, v.size);
   check_mask(c, {batch, q.heads, q.length, total});
   if (c.has_input(kLengths) && c.knows_shape(kLengths)) {

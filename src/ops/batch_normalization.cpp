@@ -21,7 +21,7 @@ void infer_with(InferContext& c, std::size_t statistics) {
   Dim channels = x.size() > 1 ? x[1] : Dim(1);
   for (std::size_t i = 1; i <= 4; ++i) {
     if (!c.knows_shape(i)) continue;
-    c.require(c.rank(i) == 1, "input ", i, ": got shape ", to_string(c.shape(i)), ", expected one value per channel");
+    c.require(c.rank(i) == 1, "input ", i, ": got shape ", shown(c.shape(i)), ", expected one value per channel");
     channels = c.unify(channels, c.shape(i)[0], "channels");
   }
   c.set_shape(0, x);

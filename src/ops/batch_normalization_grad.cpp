@@ -41,7 +41,7 @@ void channel_sums(const BatchNormShape& s, const T* dy, const T* x, std::int64_t
 Kernel prepare(PrepareContext& c) {
   const Dims& dims = c.in(1).dims;
   BatchNormShape s{dims[0], dims[1], product(dims, 2, dims.size())};
-  c.require(c.in(0).dims == dims, "dy: got shape ", to_string(c.in(0).dims), ", expected ", to_string(dims));
+  c.require(c.in(0).dims == dims, "dy: got shape ", shown(c.in(0).dims), ", expected ", shown(dims));
   std::array<DType, 5> dtypes{};
   for (std::size_t i = 0; i < dtypes.size(); ++i) {
     dtypes[i] = c.in(i).dtype;

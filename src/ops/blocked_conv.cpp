@@ -27,18 +27,18 @@ void infer(InferContext& c) {
   c.require(fused_activation_named(activation).has_value(), "attribute activation is '", activation,
             "': expected a fused activation");
   Shape x = c.shape(kX);
-  c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", to_string(x),
+  c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", shown(x),
             ": expected [N, C/b, H, W, b] or [N, C, H, W] with b = ", b);
   if (is_blocked(x.size())) x = {x[0], x[1] * b, x[2], x[3]};
   const Shape& w = c.shape(kW);
-  c.require(!w.empty() && w[0].is_known() && w[0].value() % b == 0, "weights are ", to_string(w),
+  c.require(!w.empty() && w[0].is_known() && w[0].value() % b == 0, "weights are ", shown(w),
             ": expected a multiple of ", b, " output channels");
   check_conv_bias(c, kBias, w[0]);
   Shape y = conv_shape(c, x, w);
   Shape blocked{y[0], w[0].value() / b, y[2], y[3], b};
   if (c.has_input(kResidual)) {
     const Shape& residual = c.shape(kResidual);
-    c.require(residual.size() == 5, "residual is ", to_string(residual), ": expected the shape of the output");
+    c.require(residual.size() == 5, "residual is ", shown(residual), ": expected the shape of the output");
     for (std::size_t i = 0; i < 5; ++i) blocked[i] = c.unify(blocked[i], residual[i], "extents of residual and output");
   }
   c.set_shape(0, std::move(blocked));
@@ -76,7 +76,7 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in)
   options.activation = activation_of(c.node);
   options.constant_weights = c.in(kW).constant;
   std::shared_ptr<DnnlConv> conv = DnnlConv::make(g, options);
-  ensure(conv != nullptr, c.node.label(), " oneDNN has no blocked convolution of this kind");
+  ensure(conv != nullptr, shown(c.node), " oneDNN has no blocked convolution of this kind");
   std::size_t at = c.reserve(conv->scratch_bytes());
   std::size_t bytes = byte_size(DType::float32, c.out(0).size());
   return [=, has_bias = options.has_bias, has_sum = options.has_sum](const KernelArgs& args) {

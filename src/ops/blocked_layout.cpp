@@ -17,7 +17,7 @@ void infer_block(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   std::int64_t b = block_of(c.node);
   const Shape& x = c.shape(0);
-  c.require(x.size() == 4 && x[1].is_known() && x[1].value() % b == 0, "input is ", to_string(x),
+  c.require(x.size() == 4 && x[1].is_known() && x[1].value() % b == 0, "input is ", shown(x),
             ": expected four axes and a multiple of ", b, " channels");
   c.set_shape(0, {x[0], x[1].value() / b, x[2], x[3], b});
 }
@@ -33,7 +33,7 @@ Kernel prepare_block(PrepareContext& c) {
 void infer_unblock(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& x = c.shape(0);
-  c.require(x.size() == 5 && x[4].is_known(), "input is ", to_string(x), ": expected [N, C/b, H, W, b]");
+  c.require(x.size() == 5 && x[4].is_known(), "input is ", shown(x), ": expected [N, C/b, H, W, b]");
   c.set_shape(0, {x[0], x[1] * x[4], x[2], x[3]});
 }
 

@@ -12,7 +12,7 @@ constexpr DTypeSet kTypes{DType::float32};
 
 const Shape& blocked_shape(InferContext& c) {
   const Shape& x = c.shape(0);
-  c.require(x.size() == 5 && x[4].is_known() && x[4].value() >= 8 && x[4].value() % 8 == 0, "input is ", to_string(x),
+  c.require(x.size() == 5 && x[4].is_known() && x[4].value() >= 8 && x[4].value() % 8 == 0, "input is ", shown(x),
             ": expected [N, C/b, H, W, b]");
   return x;
 }

@@ -25,21 +25,20 @@ void infer(InferContext& c) {
   c.require(activation == "none" || activation == "silu" || activation == "swish", "attribute activation is '",
             activation, "': expected none, silu or swish");
   const Shape& x = c.shape(kX);
-  c.require(x.size() == 3, "input is ", to_string(x), ": expected [batch, channels, length]");
+  c.require(x.size() == 3, "input is ", shown(x), ": expected [batch, channels, length]");
   c.set_shape(0, x);
   const Shape& w = c.shape(kW);
-  c.require(w.size() == 3 && (!w[1].is_known() || w[1].is(1)), "weights are ", to_string(w),
-            ": expected [channels, 1, k]");
+  c.require(w.size() == 3 && (!w[1].is_known() || w[1].is(1)), "weights are ", shown(w), ": expected [channels, 1, k]");
   c.unify(w[0], x[1], "channels of weights and input");
-  c.require(!w[2].is(0), "weights are ", to_string(w), ": expected at least one kernel position");
+  c.require(!w[2].is(0), "weights are ", shown(w), ": expected at least one kernel position");
   Dim carried = w[2] - 1;
   if (c.has_input(kBias) && c.knows_shape(kBias)) {
-    c.require(c.rank(kBias) == 1, "bias is ", to_string(c.shape(kBias)), ": expected [channels]");
+    c.require(c.rank(kBias) == 1, "bias is ", shown(c.shape(kBias)), ": expected [channels]");
     c.unify(c.shape(kBias)[0], x[1], "channels of bias and input");
   }
   if (c.has_input(kPast) && c.knows_shape(kPast)) {
     const Shape& past = c.shape(kPast);
-    c.require(past.size() == 3, "past_state is ", to_string(past), ": expected [batch, channels, k - 1]");
+    c.require(past.size() == 3, "past_state is ", shown(past), ": expected [batch, channels, k - 1]");
     c.unify(past[0], x[0], "batch of past_state and input");
     c.unify(past[1], x[1], "channels of past_state and input");
     c.unify(past[2], carried, "extent of past_state against k - 1");

@@ -67,15 +67,15 @@ void infer(InferContext& c) {
   c.require(image.size() == block.size() && !image.empty(), "image_shape and block_shape: got ", image.size(), " and ",
             block.size(), " extents");
   Dim area = product(block);
-  c.require(!area.is_known() || area.value() > 0, "block_shape: got ", to_string(block));
-  c.require(!in[1].is_known() || !area.is_known() || in[1].value() % area.value() == 0, "input: got ", in[1].str(),
-            " channels, expected a multiple of ", area.str());
+  c.require(!area.is_known() || area.value() > 0, "block_shape: got ", shown(block));
+  c.require(!in[1].is_known() || !area.is_known() || in[1].value() % area.value() == 0, "input: got ", shown(in[1]),
+            " channels, expected a multiple of ", shown(area));
   Shape out{in[0], floor_div(in[1], area)};
   out.insert(out.end(), image.begin(), image.end());
   c.set_shape(0, std::move(out));
   if (!is_known(image) || !is_known(block)) return;
   std::int64_t columns = column_count(axes_of(Settings(c.node, image.size()), to_dims(image), to_dims(block)));
-  c.require(!in[2].is_known() || in[2].value() == columns, "input: got ", in[2].str(), " columns, expected ", columns);
+  c.require(!in[2].is_known() || in[2].value() == columns, "input: got ", shown(in[2]), " columns, expected ", columns);
 }
 
 /// Adds one row of block positions; the last axis is the innermost loop.

@@ -18,7 +18,7 @@ bool on_new_axis(const Node& node) {
 void infer(InferContext& c) {
   const Type& sequence = c.type(0);
   if (sequence.kind == Type::Kind::unknown) return;
-  c.require(sequence.kind == Type::Kind::sequence && sequence.element->is_tensor(), "input: got ", sequence.str(),
+  c.require(sequence.kind == Type::Kind::sequence && sequence.element->is_tensor(), "input: got ", shown(sequence),
             ", expected a sequence of tensors");
   const bool new_axis = on_new_axis(c.node);
   const std::int64_t axis_attribute = c.node.attr_int("axis");

@@ -32,7 +32,7 @@ void infer(InferContext& c) {
   auto extents = c.maybe_ints(0);
   if (!extents) return c.set_shape(0, shape_from_length(c));
   for (const Dim& d : *extents) {
-    c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", d.str(), ", expected none below 0");
+    c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", shown(d), ", expected none below 0");
   }
   c.set_shape(0, *extents);
   bool small = extents->empty() || (extents->size() == 1 && (*extents)[0].is_known() && (*extents)[0].value() <= 1024);

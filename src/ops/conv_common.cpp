@@ -24,12 +24,12 @@ std::vector<std::int64_t> kernel_extents(const Node& node, std::span<const std::
 }
 
 Shape conv_shape(InferContext& c, const Shape& x, const Shape& w) {
-  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", to_string(x),
+  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", shown(x),
             ": expected [batch, channels, spatial...] with 1 to ", kMaxSpatialAxes, " spatial axes");
-  c.require(w.size() == x.size(), "weights are ", to_string(w), ": expected ", x.size(), " axes, as many as the input");
+  c.require(w.size() == x.size(), "weights are ", shown(w), ": expected ", x.size(), " axes, as many as the input");
   std::int64_t group = groups_of(c.node);
   c.unify(x[1], w[1] * group, "input channels against weights' channels times group");
-  c.require(!w[0].is_known() || w[0].value() % group == 0, "weights have ", w[0].str(),
+  c.require(!w[0].is_known() || w[0].value() % group == 0, "weights have ", shown(w[0]),
             " output channels: expected a multiple of group = ", group);
   Shape y{x[0], w[0]};
   std::span<const Dim> spatial(x.begin() + 2, x.end());
@@ -46,7 +46,7 @@ Shape conv_shape(InferContext& c, const Shape& x, const Shape& w) {
 void check_conv_bias(InferContext& c, std::size_t input, const Dim& channels) {
   if (!c.has_input(input) || !c.knows_shape(input)) return;
   const Shape& bias = c.shape(input);
-  c.require(bias.size() == 1, "bias is ", to_string(bias), ": expected one axis");
+  c.require(bias.size() == 1, "bias is ", shown(bias), ": expected one axis");
   c.unify(bias[0], channels, "elements of the bias against output channels");
 }
 
@@ -60,7 +60,7 @@ void infer_conv_gradient(InferContext& c, const Dim& channels) {
   const Shape& x = c.shape(1);
   const Shape& w = c.shape(2);
   c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2 && w.size() == x.size() && dy.size() == x.size(),
-            "dY, X and W are ", to_string(dy), ", ", to_string(x), " and ", to_string(w),
+            "dY, X and W are ", shown(dy), ", ", shown(x), " and ", shown(w),
             ": expected [batch, channels, spatial...] with the same number of axes");
   c.unify(dy[0], x[0], "batch of dY and X");
   c.unify(dy[1], channels, "channels of dY against the weights");

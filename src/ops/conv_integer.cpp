@@ -16,7 +16,7 @@ void check_zero_point(InferContext& c, std::size_t input, DType dtype, const Dim
   if (!c.knows_shape(input)) return;
   const Shape& shape = c.shape(input);
   bool one = shape.empty() || (shape.size() == 1 && shape[0].is(1));
-  c.require(one || (channels != nullptr && shape.size() == 1), "zero point (input ", input, ") is ", to_string(shape),
+  c.require(one || (channels != nullptr && shape.size() == 1), "zero point (input ", input, ") is ", shown(shape),
             ": expected one number", channels != nullptr ? " or one per output channel" : "");
   // An extent that is not known yet may turn out to be 1.
   if (!one && shape[0].is_known()) c.unify(shape[0], *channels, "zero points against output channels");
@@ -24,7 +24,7 @@ void check_zero_point(InferContext& c, std::size_t input, DType dtype, const Dim
 
 void infer(InferContext& c) {
   c.set_dtype(0, DType::int32);
-  c.require(kBytes.has(c.dtype(1)), "weights have element type ", name_of(c.dtype(1)), ": expected ", kBytes.str());
+  c.require(kBytes.has(c.dtype(1)), "weights have element type ", name_of(c.dtype(1)), ": expected ", shown(kBytes));
   const Shape& w = c.shape(1);
   c.require(!w.empty(), "weights are a scalar: expected [channels, ...]");
   check_zero_point(c, 2, c.dtype(0), nullptr);

@@ -59,13 +59,13 @@ void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& x = c.shape(0);
   const Shape& w = c.shape(1);
-  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", to_string(x),
+  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", shown(x),
             ": expected [batch, channels, spatial...]");
-  c.require(w.size() == x.size(), "weights are ", to_string(w), ": expected ", x.size(), " axes, as many as the input");
+  c.require(w.size() == x.size(), "weights are ", shown(w), ": expected ", x.size(), " axes, as many as the input");
   std::int64_t group = c.node.attr_int("group", 1);
   c.require(group >= 1, "attribute group is ", group, ": expected a positive number");
   Dim channels = c.unify(x[1], w[0], "input channels against the first extent of the weights");
-  c.require(!channels.is_known() || channels.value() % group == 0, "input has ", channels.str(),
+  c.require(!channels.is_known() || channels.value() % group == 0, "input has ", shown(channels),
             " channels: expected a multiple of group = ", group);
   Shape y{x[0], w[1] * group};
   check_conv_bias(c, 2, y[1]);
@@ -75,7 +75,7 @@ void infer(InferContext& c) {
     weights.push_back(w[i].value());
   }
   for (const Axis& axis : output_axes(c.node, kernel_extents(c.node, weights), {x.begin() + 2, x.end()})) {
-    c.require(!axis.out.is_known() || axis.out.value() >= 0, "output extent would be ", axis.out.str(),
+    c.require(!axis.out.is_known() || axis.out.value() >= 0, "output extent would be ", shown(axis.out),
               ": padding is larger than the output; use less");
     y.push_back(axis.out);
   }

@@ -18,7 +18,7 @@ enum Input : std::size_t { kX, kW, kOffset, kBias, kMask };
 void check_field(InferContext& c, std::size_t input, const Shape& y, const Dim& channels) {
   if (!c.has_input(input) || !c.knows_shape(input)) return;
   const Shape& field = c.shape(input);
-  c.require(field.size() == y.size(), "input ", input, " is ", to_string(field), ": expected ", y.size(), " axes");
+  c.require(field.size() == y.size(), "input ", input, " is ", shown(field), ": expected ", y.size(), " axes");
   c.unify(field[0], y[0], "batch extents");
   c.unify(field[1], channels, input == kMask ? "channels of the mask" : "channels of the offsets");
   for (std::size_t i = 2; i < y.size(); ++i) c.unify(field[i], y[i], "extents of the output and of offsets or mask");
@@ -37,7 +37,7 @@ void infer(InferContext& c) {
   std::int64_t groups = c.node.attr_int("offset_group", 1);
   const Dim& channels = c.shape(kX)[1];
   c.require(groups >= 1 && (!channels.is_known() || channels.value() % groups == 0), "attribute offset_group is ",
-            groups, ": expected a positive divisor of the ", channels.str(), " channels");
+            groups, ": expected a positive divisor of the ", shown(channels), " channels");
   Dim positions = product(std::span<const Dim>(w).subspan(2)) * groups;
   check_field(c, kOffset, y, positions * static_cast<std::int64_t>(w.size() - 2));
   check_field(c, kMask, y, positions);

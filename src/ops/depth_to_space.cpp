@@ -21,7 +21,7 @@ bool depth_first(const Node& node) {
 }
 
 Dim divided(const InferContext& c, const Dim& extent, std::int64_t by, const char* what) {
-  c.require(!extent.is_known() || extent.value() % by == 0, what, ": got ", extent.str(), ", expected a multiple of ",
+  c.require(!extent.is_known() || extent.value() % by == 0, what, ": got ", shown(extent), ", expected a multiple of ",
             by);
   return floor_div(extent, by);
 }

@@ -7,10 +7,10 @@ namespace {
 void infer(InferContext& c) {
   const DType to = dtype_attribute(c, "output_dtype", types::short_floats, c.dtype(1));
   c.require(types::short_floats.has(to), "scale of type ", name_of(c.dtype(1)),
-            ": the output cannot have that type; give output_dtype, one of ", types::short_floats.str());
+            ": the output cannot have that type; give output_dtype, one of ", shown(types::short_floats));
   c.set_dtype(0, to);
   constexpr DTypeSet scales = types::short_floats | DTypeSet{DType::float8e8m0};
-  c.require(scales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", scales.str());
+  c.require(scales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", shown(scales));
   c.require(!c.has_input(2) || c.dtype(2) == c.dtype(0), "zero point: expected the type of the input, ",
             name_of(c.dtype(0)));
   check_quantization(c);

@@ -47,7 +47,7 @@ Kernel prepare(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   const Dims& dims = c.in(0).dims;
   std::int64_t n = dims.back();
-  c.require(dims[dims.size() - 2] == n, "input: got shape ", to_string(dims), ", expected square matrices");
+  c.require(dims[dims.size() - 2] == n, "input: got shape ", shown(dims), ", expected square matrices");
   std::int64_t matrices = product(dims, 0, dims.size() - 2);
   std::size_t scratch = c.reserve(static_cast<std::size_t>(matrices * n * n) * sizeof(double));
   return [=](const KernelArgs& a) {

@@ -41,13 +41,13 @@ void infer(InferContext& c) {
   }
   c.require(axis + 1 < shape.size(), "axis: got the last one, which holds real and imaginary parts");
   const Dim& parts = shape.back();
-  c.require(!parts.is_known() || parts.is(1) || parts.is(2), "last extent of input: got ", parts.str(),
+  c.require(!parts.is_known() || parts.is(1) || parts.is(2), "last extent of input: got ", shown(parts),
             ", expected 1 or 2");
   c.require(!(onesided && !inverse && parts.is(2)), "onesided: got complex input, expected real input");
   Dim length = c.has_input(1)        ? scalar_input(c, 1, "dft_length")
                : onesided && inverse ? (shape[axis] - 1) * Dim(2)
                                      : shape[axis];
-  c.require(!length.is_known() || length.value() >= 1, "dft_length: got ", length.str(), ", expected 1 or more");
+  c.require(!length.is_known() || length.value() >= 1, "dft_length: got ", shown(length), ", expected 1 or more");
   shape[axis] = onesided && !inverse ? floor_div(length, 2) + 1 : length;
   shape.back() = onesided && inverse ? 1 : 2;
   c.set_shape(0, std::move(shape));

@@ -133,7 +133,7 @@ void infer_grad(InferContext& c) {
 Kernel prepare_grad(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   std::int64_t n = c.in(0).size();
-  c.require(c.in(1).size() == n, "mask: got ", to_string(c.in(1).dims), ", expected ", to_string(c.in(0).dims));
+  c.require(c.in(1).size() == n, "mask: got ", shown(c.in(1).dims), ", expected ", shown(c.in(0).dims));
   ScalarInput ratio(c, 2, kDefaultRatio);
   ScalarInput training(c, 3, 1);
   return [=, where = c.node.label()](const KernelArgs& a) {

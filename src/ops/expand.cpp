@@ -26,7 +26,7 @@ void infer_expand(InferContext& c) {
   Shape out;
   if (auto target = c.maybe_ints(1)) {
     for (const Dim& d : *target) {
-      c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", d.str(), ", expected none below 0");
+      c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", shown(d), ", expected none below 0");
     }
     out = rules::broadcast(c, in, *target);
   } else {
@@ -41,8 +41,7 @@ void infer_expand(InferContext& c) {
 
 Kernel prepare_expand(PrepareContext& c) {
   const Dims& out = c.out(0).dims;
-  c.require(broadcast_dims(c.in(0).dims, out) == out, "cannot expand ", to_string(c.in(0).dims), " to ",
-            to_string(out));
+  c.require(broadcast_dims(c.in(0).dims, out) == out, "cannot expand ", shown(c.in(0).dims), " to ", shown(out));
   kernels::StridedCopy copy(c.in(0).dtype, out, broadcast_strides(c.in(0).dims, out), strides_of(out));
   return [copy](const KernelArgs& args) { copy(args.inputs[0], args.outputs[0]); };
 }
@@ -56,7 +55,7 @@ void infer_tile(InferContext& c) {
               ", the rank of the input");
     for (std::size_t i = 0; i < in.size(); ++i) {
       const Dim& times = (*repeats)[i];
-      c.require(!times.is_known() || times.value() >= 0, "repeats: got ", times.str(), ", expected none below 0");
+      c.require(!times.is_known() || times.value() >= 0, "repeats: got ", shown(times), ", expected none below 0");
       out[i] = in[i] * times;
     }
   } else {

@@ -46,7 +46,7 @@ void infer_trilu(InferContext& c) {
     c.require(c.dtype(1) == DType::int64, "k: got ", name_of(c.dtype(1)), ", expected int64");
     if (c.knows_shape(1)) {
       Dim count = product(c.shape(1));
-      c.require(count.is(1) || !count.is_known(), "k: got ", count.str(), " numbers, expected one");
+      c.require(count.is(1) || !count.is_known(), "k: got ", shown(count), " numbers, expected one");
     }
   }
   c.require(c.rank(0) >= 2, "input: got rank ", c.rank(0), ", expected a matrix or a batch of them");

@@ -67,7 +67,7 @@ void infer_gradient(InferContext& c) {
 Kernel prepare_gradient(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   std::int64_t n = c.in(0).size();
-  c.require(c.in(1).size() == n, "mask: got ", to_string(c.in(1).dims), ", expected ", to_string(c.in(0).dims));
+  c.require(c.in(1).size() == n, "mask: got ", shown(c.in(1).dims), ", expected ", shown(c.in(0).dims));
   return [=](const KernelArgs& a) {
     visit_real(dtype, [&]<class T>() {
       parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {

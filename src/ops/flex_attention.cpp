@@ -29,8 +29,8 @@ void check_shapes(InferContext& c) {
   c.unify(k[0], q[0], "batch of K"), c.unify(v[0], q[0], "batch of V"), c.unify(k[3], q[3], "head sizes of Q and K");
   c.unify(v[1], k[1], "heads of K and V"), c.unify(v[2], k[2], "lengths of K and V");
   if (q[1].is_known() && k[1].is_known())
-    c.require(k[1].value() > 0 && q[1].value() % k[1].value() == 0, "heads of Q: got ", q[1].str(),
-              ", expected a multiple of those of K, ", k[1].str());
+    c.require(k[1].value() > 0 && q[1].value() % k[1].value() == 0, "heads of Q: got ", shown(q[1]),
+              ", expected a multiple of those of K, ", shown(k[1]));
   c.set_shape(0, {q[0], q[1], q[2], v[3]});
 }
 
@@ -75,7 +75,7 @@ Tensor modified(ComputeContext& c, const char* key, DType dtype, Tensor values) 
   std::vector<RuntimeValue> results = c.run_subgraph(key, {narrowed<T>(values, dtype)});
   const bool fits = results.size() == 1 && results[0].is_tensor() && results[0].tensor.dims() == values.dims() &&
                     results[0].tensor.dtype() == dtype;
-  c.require(fits, "'", key, "': expected a result of type ", name_of(dtype), " and shape ", to_string(values.dims()));
+  c.require(fits, "'", key, "': expected a result of type ", name_of(dtype), " and shape ", shown(values.dims()));
   return widened<T>(results[0].tensor);
 }
 

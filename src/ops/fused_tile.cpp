@@ -9,7 +9,7 @@ namespace {
 std::shared_ptr<const TileProgram> program_of(const Node& node) {
   auto it = node.attributes.find("program");
   const auto* held = it == node.attributes.end() ? nullptr : std::get_if<std::shared_ptr<const void>>(&it->second);
-  ensure(held != nullptr && *held != nullptr, node.label(), " has no program");
+  ensure(held != nullptr && *held != nullptr, shown(node), " has no program");
   return std::static_pointer_cast<const TileProgram>(*held);
 }
 

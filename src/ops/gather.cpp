@@ -41,8 +41,8 @@ void infer_shrunken_gather(InferContext& c) {
   c.require(c.rank(1) == 1, "indices: got rank ", c.rank(1), ", expected 1");
   const Dim& extent = c.shape(0)[c.axis(c.node.attr_int("axis", 0), c.rank(0))];
   const Dim& count = c.shape(1)[0];
-  c.require(!extent.is_known() || !count.is_known() || count.value() <= extent.value(), "indices: got ", count.str(),
-            " of them, expected no more than the extent ", extent.str());
+  c.require(!extent.is_known() || !count.is_known() || count.value() <= extent.value(), "indices: got ", shown(count),
+            " of them, expected no more than the extent ", shown(extent));
 }
 
 kernels::GatherShape shape_of(const Dims& data, std::size_t axis, std::int64_t count) {
@@ -71,8 +71,8 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   DType index_type = c.in(1).dtype;
   const Dims& data = c.out(0).dims;
   auto shape = shape_of(data, c.axis(c.node.attr_int("axis", 0), data.size()), c.in(1).size());
-  c.require(c.in(2).size() == shape.outer * shape.count * shape.inner, "gradient: got ", to_string(c.in(2).dims),
-            ", expected ", shape.outer * shape.count * shape.inner, " elements to scatter into ", to_string(data));
+  c.require(c.in(2).size() == shape.outer * shape.count * shape.inner, "gradient: got ", shown(c.in(2).dims),
+            ", expected ", shape.outer * shape.count * shape.inner, " elements to scatter into ", shown(data));
   return [=, label = c.node.label()](const KernelArgs& args) {
     kernels::gather_grad(label, dtype, index_type, shape, args.inputs[2], args.inputs[1], args.outputs[0]);
   };

@@ -17,8 +17,8 @@ std::size_t check_indices(const InferContext& c, const Shape& data, const Shape&
   std::size_t axis = c.axis(c.node.attr_int("axis", 0), data.size());
   for (std::size_t i = 0; i < data.size(); ++i) {
     if (i == axis || !indices[i].is_known() || !data[i].is_known()) continue;
-    c.require(indices[i].value() <= data[i].value(), "indices: extent ", indices[i].str(), " of axis ", i,
-              ", expected no more than ", data[i].str(), ", that of the data");
+    c.require(indices[i].value() <= data[i].value(), "indices: extent ", shown(indices[i]), " of axis ", i,
+              ", expected no more than ", shown(data[i]), ", that of the data");
   }
   return axis;
 }
@@ -28,7 +28,7 @@ void check_updates(const InferContext& c, const Shape& indices, const Shape& upd
   for (std::size_t i = 0; fits && i < indices.size(); ++i) {
     fits = !indices[i].is_known() || !updates[i].is_known() || indices[i] == updates[i];
   }
-  c.require(fits, "updates: got ", to_string(updates), ", expected ", to_string(indices), ", the shape of the indices");
+  c.require(fits, "updates: got ", shown(updates), ", expected ", shown(indices), ", the shape of the indices");
 }
 
 void infer_gather(InferContext& c) {
@@ -71,8 +71,7 @@ Kernel prepare_scatter(PrepareContext& c) {
   DType index_type = c.in(1).dtype;
   std::int64_t count = data.size();
   auto reduction = kernels::reduction_from(label, c.node.attr_string("reduction", "none"));
-  c.require(c.in(1).dims == c.in(2).dims, "updates: got ", to_string(c.in(2).dims), ", expected ",
-            to_string(c.in(1).dims));
+  c.require(c.in(1).dims == c.in(2).dims, "updates: got ", shown(c.in(2).dims), ", expected ", shown(c.in(1).dims));
   kernels::IndexedElements where(data.dims, c.in(1).dims, c.axis(c.node.attr_int("axis", 0), data.dims.size()));
   return [=](const KernelArgs& args) {
     kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);

@@ -22,7 +22,7 @@ Shape selected(InferContext& c, const Shape& data, const Shape& indices, std::si
   const Dim& tuple = indices.back();
   if (!tuple.is_known()) throw NotKnownYet{};
   auto rest = static_cast<std::int64_t>(data.size() - batch);
-  c.require(tuple.value() >= 1 && tuple.value() <= rest, "indices: tuples of ", tuple.str(), ", expected 1 to ", rest,
+  c.require(tuple.value() >= 1 && tuple.value() <= rest, "indices: tuples of ", shown(tuple), ", expected 1 to ", rest,
             " indices");
   Shape out(indices.begin(), indices.end() - 1);
   for (std::size_t i = 0; i < batch; ++i) out[i] = c.unify(indices[i], data[i], "batch extent of data and indices");
@@ -35,7 +35,7 @@ void require_shape(const InferContext& c, const char* what, const Shape& got, co
   for (std::size_t i = 0; fits && i < got.size(); ++i) {
     fits = !got[i].is_known() || !expected[i].is_known() || got[i] == expected[i];
   }
-  c.require(fits, what, ": got ", to_string(got), ", expected ", to_string(expected));
+  c.require(fits, what, ": got ", shown(got), ", expected ", shown(expected));
 }
 
 void infer_gather(InferContext& c) {
@@ -92,8 +92,7 @@ Kernel prepare_scatter(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   std::int64_t count = c.in(0).size();
   auto reduction = kernels::reduction_from(c.node.label(), c.node.attr_string("reduction", "none"));
-  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "updates: got ",
-            to_string(c.in(2).dims));
+  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "updates: got ", shown(c.in(2).dims));
   return [=](const KernelArgs& args) {
     kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
     kernels::scatter_slices(dtype, reduction, offsets(args, 1), offsets.slices.slice(), args.inputs[2],
@@ -115,8 +114,7 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   Offsets offsets(c, c.out(0).dims, c.in(1));
   DType dtype = c.in(2).dtype;
   std::size_t bytes = byte_size(dtype, c.out(0).size());
-  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "gradient: got ",
-            to_string(c.in(2).dims));
+  c.require(c.in(2).size() == offsets.slices.count() * offsets.slices.slice(), "gradient: got ", shown(c.in(2).dims));
   return [=](const KernelArgs& args) {
     std::memset(args.outputs[0], 0, bytes);
     kernels::scatter_slices(dtype, kernels::Reduction::add, offsets(args, 1), offsets.slices.slice(), args.inputs[2],

@@ -21,7 +21,7 @@ void infer(InferContext& c) {
   bool trans_b = c.node.attr_int("transB", 0) != 0;
   const Shape& a = c.shape(0);
   const Shape& b = c.shape(1);
-  c.require(a.size() == 2 && b.size() == 2, "A and B are ", to_string(a), " and ", to_string(b),
+  c.require(a.size() == 2 && b.size() == 2, "A and B are ", shown(a), " and ", shown(b),
             ": expected two axes each; use MatMul for more");
   c.unify(a[trans_a ? 0 : 1], b[trans_b ? 1 : 0], "inner extents of A and B");
   Shape y{a[trans_a ? 1 : 0], b[trans_b ? 0 : 1]};
@@ -29,7 +29,7 @@ void infer(InferContext& c) {
     c.require(c.dtype(2) == c.dtype(0), "C has element type ", name_of(c.dtype(2)), ": expected ", name_of(c.dtype(0)));
     if (c.knows_shape(2)) {
       const Shape& bias = c.shape(2);
-      c.require(bias.size() <= 2, "C is ", to_string(bias), ": expected at most two axes");
+      c.require(bias.size() <= 2, "C is ", shown(bias), ": expected at most two axes");
       for (std::size_t i = 0; i < bias.size(); ++i) {
         Dim& out = y[2 - bias.size() + i];
         if (bias[i].is_known() && !bias[i].is(1)) out = c.unify(out, bias[i], "extents of C and the product");

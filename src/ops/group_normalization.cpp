@@ -19,7 +19,7 @@ void infer(InferContext& c) {
   for (std::size_t i = 1; i <= 2; ++i) {
     c.require(c.dtype(i) == c.dtype(0), "input ", i, ": got ", name_of(c.dtype(i)), ", expected ", name_of(c.dtype(0)));
     if (!c.knows_shape(i)) continue;
-    c.require(c.rank(i) == 1, "input ", i, ": got shape ", to_string(c.shape(i)), ", expected one value per channel");
+    c.require(c.rank(i) == 1, "input ", i, ": got shape ", shown(c.shape(i)), ", expected one value per channel");
     c.unify(c.shape(i)[0], x[1], "channels");
   }
 }
@@ -30,7 +30,7 @@ void infer_group(InferContext& c) {
   infer(c);
   const Dim& channels = c.shape(0)[1];
   c.require(!channels.is_known() || channels.value() % groups == 0, "num_groups: got ", groups,
-            ", expected a divisor of ", channels.str(), " channels");
+            ", expected a divisor of ", shown(channels), " channels");
 }
 
 Kernel prepare_groups(PrepareContext& c, std::int64_t groups) {

@@ -45,15 +45,21 @@ std::optional<std::vector<Dim>> InferContext::maybe_ints(std::size_t i) const {
   return std::vector<Dim>(values.begin(), values.end());
 }
 
+void InferContext::check_integers(std::size_t i) const {
+  const Type& t = type(i);
+  if (!t.is_tensor() || t.dtype == DType::undefined || is_integer(t.dtype) || t.dtype == DType::boolean) return;
+  fail("input ", i, ": got ", t.str(), ", expected integers");
+}
+
 std::vector<Dim> InferContext::ints(std::size_t i) const {
-  type(i);
+  check_integers(i);
   auto values = maybe_ints(i);
   if (!values) throw NotKnownYet{};
   return *std::move(values);
 }
 
 std::vector<std::int64_t> InferContext::known_ints(std::size_t i) const {
-  type(i);
+  check_integers(i);
   if (const Tensor* t = constant(i); t != nullptr && (is_integer(t->dtype()) || t->dtype() == DType::boolean)) {
     return t->to_ints();
   }

@@ -62,7 +62,7 @@ void infer(InferContext& c) {
   Tensor keys = table_column(c.node, "keys");
   Tensor values = table_column(c.node, "values");
   c.require(kTypes.has(keys.dtype()) && kTypes.has(values.dtype()), "table: got ", name_of(keys.dtype()), " to ",
-            name_of(values.dtype()), ", expected ", kTypes.str());
+            name_of(values.dtype()), ", expected ", shown(kTypes));
   c.require(keys.size() == values.size(), "got ", keys.size(), " keys and ", values.size(),
             " values, expected as many");
   c.require(c.dtype(0) == keys.dtype(), "input: got ", name_of(c.dtype(0)), ", expected the type of the keys, ",

@@ -33,8 +33,8 @@ void infer_label_loss(InferContext& c, DType loss_type) {
   Shape labels = scores;
   labels.erase(labels.begin() + 1);
   if (c.knows_shape(1)) {
-    c.require(c.rank(1) == labels.size(), "labels: got shape ", to_string(c.shape(1)), ", expected ", to_string(labels),
-              " for scores ", to_string(scores));
+    c.require(c.rank(1) == labels.size(), "labels: got shape ", shown(c.shape(1)), ", expected ", shown(labels),
+              " for scores ", shown(scores));
     for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = c.unify(labels[i], c.shape(1)[i], "extent of labels");
   }
   if (c.has_input(2) && c.knows_shape(2)) {
@@ -47,8 +47,8 @@ void infer_label_loss(InferContext& c, DType loss_type) {
 LossShape loss_shape(const PrepareContext& c, std::size_t scores, std::size_t labels) {
   const Dims& d = c.in(scores).dims;
   LossShape s{d[0], d[1], product(d, 2, d.size())};
-  c.require(c.in(labels).size() == s.labels(), "labels: got shape ", to_string(c.in(labels).dims), ", expected ",
-            s.labels(), " elements for scores ", to_string(d));
+  c.require(c.in(labels).size() == s.labels(), "labels: got shape ", shown(c.in(labels).dims), ", expected ",
+            s.labels(), " elements for scores ", shown(d));
   return s;
 }
 
@@ -57,7 +57,7 @@ IgnoreIndex IgnoreIndex::of(const PrepareContext& c, std::optional<std::size_t> 
   ignore.fixed = ignore_attribute(c.node);
   if (input && c.has_input(*input)) {
     c.require(c.in(*input).size() == 1 && types::indices.has(c.in(*input).dtype), "ignore_index: got ",
-              name_of(c.in(*input).dtype), to_string(c.in(*input).dims), ", expected one int64");
+              name_of(c.in(*input).dtype), shown(c.in(*input).dims), ", expected one int64");
     ignore.input = input;
     ignore.dtype = c.in(*input).dtype;
   }

@@ -15,10 +15,10 @@ namespace {
 
 /// Attribute stash_type: the element type of mean and inverse deviation.
 DType stash_type(const InferContext& c) {
-  auto dtype = static_cast<DType>(c.node.attr_int("stash_type", 1));
-  c.require(is_float(dtype), "stash_type: got ", c.node.attr_int("stash_type", 1),
+  const std::int64_t code = c.node.attr_int("stash_type", 1);
+  c.require(is_known_dtype(code) && is_float(static_cast<DType>(code)), "stash_type: got ", code,
             ", expected 1 (float32) or 16 (bfloat16)");
-  return dtype;
+  return static_cast<DType>(code);
 }
 
 /// Y, then one output per entry of `statistics` with the shape of X where the normalised axes have extent 1.

@@ -69,7 +69,7 @@ template <Form form>
 Kernel prepare(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
   RowView v = row_view(c, c.node.attr_int("axis", -1), 1);
-  c.require(c.in(0).dims == c.in(1).dims, "got shapes ", to_string(c.in(0).dims), " and ", to_string(c.in(1).dims),
+  c.require(c.in(0).dims == c.in(1).dims, "got shapes ", shown(c.in(0).dims), " and ", shown(c.in(1).dims),
             ", expected the same");
   c.require(c.in(2).size() == v.n, "scale: got ", c.in(2).size(), " values, expected ", v.n);
   c.require(form != Form::invertible || c.in(3).size() == v.n, "bias: expected ", v.n, " values");

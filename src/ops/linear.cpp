@@ -20,7 +20,7 @@ void check_permutation(InferContext& c, std::string_view key, std::size_t rank) 
     sound = sound && axis >= 0 && axis < static_cast<std::int64_t>(rank) && !seen[static_cast<std::size_t>(axis)];
     if (sound) seen[static_cast<std::size_t>(axis)] = true;
   }
-  c.require(sound, "attribute ", key, " is ", to_string(perm), ": expected a permutation of ", rank, " axes");
+  c.require(sound, "attribute ", key, " is ", shown(perm), ": expected a permutation of ", rank, " axes");
 }
 
 void infer(InferContext& c) {
@@ -36,7 +36,7 @@ void infer(InferContext& c) {
                          permuted(c.shape(1), c.node.attr_ints("perm_b")));
   if (c.has_input(2)) {
     const Shape& bias = c.shape(2);
-    c.require(bias.size() == 1 && c.rank(1) >= 2, "bias is ", to_string(bias),
+    c.require(bias.size() == 1 && c.rank(1) >= 2, "bias is ", shown(bias),
               ": expected one axis, and a right operand with columns");
     y.back() = c.unify(y.back(), bias[0], "columns of the product and elements of the bias");
   }

@@ -29,7 +29,7 @@ Rule rule_of(const Node& node) {
 Dim head_size(InferContext& c, std::size_t input, std::int64_t heads) {
   const Shape& shape = c.shape(input);
   c.require(shape.size() == 3, "rank of input ", input, ": got ", shape.size(), ", expected 3");
-  c.require(!shape[2].is_known() || shape[2].value() % heads == 0, "extent of input ", input, ": got ", shape[2].str(),
+  c.require(!shape[2].is_known() || shape[2].value() % heads == 0, "extent of input ", input, ": got ", shown(shape[2]),
             ", expected a multiple of its ", heads, " heads");
   return floor_div(shape[2], heads);
 }
@@ -63,7 +63,7 @@ void infer(InferContext& c) {
     if (!c.has_input(input)) return;
     const Dim& got = c.shape(input)[2];
     c.require(!got.is_known() || !a.is_known() || !b.is_known() || got == a || got == b, "last extent of input ", input,
-              ": got ", got.str(), ", expected ", a.str(), " or ", b.str());
+              ": got ", shown(got), ", expected ", shown(a), " or ", shown(b));
   };
   one_of(kDecay, kv_heads, dk * Dim(kv_heads));
   one_of(kBeta, kv_heads, 1);

@@ -33,8 +33,8 @@ void check_parameter(InferContext& c, std::size_t input, const Shape& operand, b
     fits = shape[i] == 1 || (axis < operand.size() && shape[i] == operand[axis].value());
     if (shape[i] != 1 && axis + (left ? 1 : 2) == operand.size()) fits = false;  // may not vary along the inner extent
   }
-  c.require(fits, "input ", input, " is ", to_string(c.shape(input)), ": expected one number or one per ",
-            left ? "row" : "column", " of the operand ", to_string(operand));
+  c.require(fits, "input ", input, " is ", shown(c.shape(input)), ": expected one number or one per ",
+            left ? "row" : "column", " of the operand ", shown(operand));
 }
 
 /// Strides that read a parameter of an operand while walking over it.
@@ -44,7 +44,7 @@ Dims parameter_strides(const TensorInfo& parameter, const Dims& operand, bool le
 
 void infer_integer(InferContext& c) {
   c.set_dtype(0, DType::int32);
-  c.require(kBytes.has(c.dtype(1)), "B has element type ", name_of(c.dtype(1)), ": expected ", kBytes.str());
+  c.require(kBytes.has(c.dtype(1)), "B has element type ", name_of(c.dtype(1)), ": expected ", shown(kBytes));
   for (std::size_t i : {2U, 3U}) {
     if (!c.has_input(i)) continue;
     c.require(c.dtype(i) == c.dtype(i - 2), "zero point (input ", i, ") has element type ", name_of(c.dtype(i)),
@@ -95,7 +95,7 @@ void infer_qlinear(InferContext& c) {
   for (std::size_t i : {kBScale, kBZero}) check_parameter(c, i, c.shape(kB), false);
   for (std::size_t i : {kYScale, kYZero}) {
     c.require(!c.knows_shape(i) || !product(c.shape(i)).is_known() || product(c.shape(i)).is(1), "input ",
-              std::size_t{i}, " is ", to_string(c.shape(i)), ": expected one number");
+              std::size_t{i}, " is ", shown(c.shape(i)), ": expected one number");
   }
   c.set_shape(0, std::move(y));
 }

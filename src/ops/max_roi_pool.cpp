@@ -15,12 +15,12 @@ void infer(InferContext& c) {
   c.require(c.dtype(1) == c.dtype(0), "rois have element type ", name_of(c.dtype(1)), ": expected ",
             name_of(c.dtype(0)));
   std::vector<std::int64_t> pooled = c.node.attr_ints("pooled_shape");
-  c.require(pooled.size() == 2 && pooled[0] >= 1 && pooled[1] >= 1, "attribute pooled_shape is ", to_string(pooled),
+  c.require(pooled.size() == 2 && pooled[0] >= 1 && pooled[1] >= 1, "attribute pooled_shape is ", shown(pooled),
             ": expected two positive extents");
   const Shape& x = c.shape(0);
   const Shape& rois = c.shape(1);
-  c.require(x.size() == 4, "input is ", to_string(x), ": expected [batch, channels, height, width]");
-  c.require(rois.size() == 2 && (!rois[1].is_known() || rois[1].is(5)), "rois are ", to_string(rois),
+  c.require(x.size() == 4, "input is ", shown(x), ": expected [batch, channels, height, width]");
+  c.require(rois.size() == 2 && (!rois[1].is_known() || rois[1].is(5)), "rois are ", shown(rois),
             ": expected [count, 5]");
   c.set_shape(0, {rois[0], x[1], pooled[0], pooled[1]});
 }

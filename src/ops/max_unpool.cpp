@@ -45,8 +45,8 @@ void infer(InferContext& c) {
   Shape pooled = pooled_shape(c.node, x);
   if (c.knows_shape(1)) {
     const Shape& indices = c.shape(1);
-    c.require(indices.size() == x.size(), "indices are ", to_string(indices), ": expected the shape of the input ",
-              to_string(x));
+    c.require(indices.size() == x.size(), "indices are ", shown(indices), ": expected the shape of the input ",
+              shown(x));
     for (std::size_t i = 0; i < x.size(); ++i) c.unify(x[i], indices[i], "extents of input and indices");
   }
   if (!c.has_input(2)) {
@@ -74,8 +74,8 @@ void compute(ComputeContext& c) {
   const Tensor& x = c.tensor(0);
   const Tensor& indices = c.tensor(1);
   Dims pooled = to_dims(pooled_shape(c.node, to_shape(x.dims())));
-  c.require(indices.dims() == x.dims(), "indices are ", to_string(indices.dims()), ": expected the shape of the input ",
-            to_string(x.dims()));
+  c.require(indices.dims() == x.dims(), "indices are ", shown(indices.dims()), ": expected the shape of the input ",
+            shown(x.dims()));
   Dims out = pooled;
   if (c.has_input(2)) {
     out = c.tensor(2).to_ints();

@@ -21,7 +21,7 @@ void infer(InferContext& c) {
   const Dim bands = scalar_input(c, kBands, "num_mel_bins");
   const Dim length = scalar_input(c, kLength, "dft_length");
   for (const Dim& dim : {bands, length})
-    c.require(!dim.is_known() || dim.value() >= 0, "num_mel_bins and dft_length: got ", dim.str(),
+    c.require(!dim.is_known() || dim.value() >= 0, "num_mel_bins and dft_length: got ", shown(dim),
               ", expected 0 or more");
   scalar_input(c, kRate, "sample_rate");
   for (std::size_t i : {kLower, kUpper}) {

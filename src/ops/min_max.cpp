@@ -85,8 +85,7 @@ void infer_clip(InferContext& c) {
               name_of(dtype));
     if (!c.knows_shape(i)) continue;
     Dim count = product(c.shape(i));
-    c.require(!count.is_known() || count.is(1), "bound ", i, ": got shape ", to_string(c.shape(i)),
-              ", expected a scalar");
+    c.require(!count.is_known() || count.is(1), "bound ", i, ": got shape ", shown(c.shape(i)), ", expected a scalar");
   }
   c.set_shape(0, c.shape(0));
 }

@@ -73,9 +73,8 @@ std::vector<std::int64_t> read_ints(DType dtype, const void* data, std::int64_t 
 Kernel prepare_copy(PrepareContext& context) {
   DType dtype = context.in(0).dtype;
   std::int64_t count = context.in(0).size();
-  context.require(count == context.out(0).size(), "number of elements: got ", count, " in ",
-                  to_string(context.in(0).dims), ", expected ", context.out(0).size(), " for ",
-                  to_string(context.out(0).dims));
+  context.require(count == context.out(0).size(), "number of elements: got ", count, " in ", shown(context.in(0).dims),
+                  ", expected ", context.out(0).size(), " for ", shown(context.out(0).dims));
   return [=](const KernelArgs& args) {
     if (args.inputs[0] != args.outputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
   };

@@ -20,7 +20,7 @@ void infer(InferContext& c) {
   }
   const Shape& boxes = c.shape(0);
   const Shape& scores = c.shape(1);
-  c.require(boxes.size() == 3 && (boxes[2].is(4) || !boxes[2].is_known()), "boxes: got ", to_string(boxes),
+  c.require(boxes.size() == 3 && (boxes[2].is(4) || !boxes[2].is_known()), "boxes: got ", shown(boxes),
             ", expected [batches, boxes, 4]");
   c.require(scores.size() == 3, "scores: got rank ", scores.size(), ", expected [batches, classes, boxes]");
   c.unify(boxes[0], scores[0], "number of batches of boxes and scores");
@@ -97,7 +97,7 @@ void compute(ComputeContext& c) {
   const Tensor& scores = c.tensor(1);
   bool fits = boxes.rank() == 3 && scores.rank() == 3 && boxes.dims()[2] == 4 && boxes.dims()[0] == scores.dims()[0] &&
               boxes.dims()[1] == scores.dims()[2];
-  c.require(fits, "got boxes ", to_string(boxes.dims()), " and scores ", to_string(scores.dims()),
+  c.require(fits, "got boxes ", shown(boxes.dims()), " and scores ", shown(scores.dims()),
             ", expected [batches, boxes, 4] and [batches, classes, boxes]");
   std::int64_t format = c.node.attr_int("center_point_box", 0);
   c.require(format == 0 || format == 1, "center_point_box: got ", format, ", expected 0 or 1");

@@ -37,13 +37,13 @@ void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(2));
   if (c.knows_shape(2)) {
     const Shape& values = c.shape(2);
-    c.require(values.size() == 1 && (values[0].is(2) || !values[0].is_known()), "values: got ", to_string(values),
+    c.require(values.size() == 1 && (values[0].is(2) || !values[0].is_known()), "values: got ", shown(values),
               ", expected two elements: off and on");
   }
   Shape out = c.shape(0);
   std::size_t axis = new_axis(c.node, out.size());
   Dim depth = depth_of(c);
-  c.require(!depth.is_known() || depth.value() > 0, "depth: got ", depth.str(), ", expected more than 0");
+  c.require(!depth.is_known() || depth.value() > 0, "depth: got ", shown(depth), ", expected more than 0");
   out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis), depth);
   c.set_shape(0, std::move(out));
 }

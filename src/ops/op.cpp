@@ -71,7 +71,7 @@ const TensorInfo& PrepareContext::in(std::size_t i) const {
 }
 
 const TensorInfo& PrepareContext::out(std::size_t i) const {
-  ensure(i < outputs.size(), node.label(), " output ", i, " does not exist");
+  ensure(i < outputs.size(), shown(node), " output ", i, " does not exist");
   return outputs[i];
 }
 

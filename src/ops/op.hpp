@@ -35,6 +35,7 @@ class DTypeSet {
     a.bits_ |= b.bits_;
     return a;
   }
+  constexpr bool empty() const { return bits_ == 0; }
   std::string str() const;  ///< "float32, float64"
 
  private:
@@ -122,6 +123,8 @@ class InferContext {
   std::vector<std::pair<std::string, Dim>> equalities;
 
  private:
+  void check_integers(std::size_t i) const;
+
   std::vector<const Type*> inputs_;
   std::vector<const Tensor*> constants_;
   std::vector<const std::vector<Dim>*> ints_;
@@ -219,6 +222,7 @@ class ComputeContext {
 };
 
 class Builder;
+class GradientContext;
 struct TileOp;
 
 struct Arity {
@@ -233,8 +237,7 @@ struct OpDef {
   std::string_view doc;  ///< one line for the table in the docs
   Arity inputs{1, 1};
   Arity outputs{1, 1};
-  DTypeSet types;                          ///< of input 0 (of output 0 when there is no input); empty: any
-  bool (*accepts)(const Node&) = nullptr;  ///< reserved for finer checks than `types`
+  DTypeSet types;  ///< of input 0 (of output 0 when there is no input); empty: any
 
   void (*infer)(InferContext&) = nullptr;
 
@@ -245,6 +248,14 @@ struct OpDef {
   std::vector<Value*> (*expand)(Builder&, const Node&) = nullptr;
   /// A function of corresponding elements: see kernels/tile.hpp. infer may be left out.
   const TileOp* tile = nullptr;
+
+  // Its derivative (gradient/rule.hpp); an operator with `expand` has that of its expansion.
+  /// Emits the gradients of the inputs, in standard operators only.
+  void (*gradient)(GradientContext&) = nullptr;
+  /// The same by an operator made for it, named as ONNX Runtime's where it has one: what training graphs use.
+  void (*fused_gradient)(GradientContext&) = nullptr;
+  /// Piecewise constant: the gradient is zero wherever it exists.
+  bool is_flat = false;
 
   // Traits.
   /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around

@@ -20,7 +20,7 @@ using Items = std::vector<RuntimeValue>;
 
 double scalar(const ComputeContext& c, std::size_t input, const char* what) {
   const Tensor& t = c.tensor(input);
-  c.require(t.size() == 1, what, ": got shape ", to_string(t.dims()), ", expected a single value");
+  c.require(t.size() == 1, what, ": got shape ", shown(t.dims()), ", expected a single value");
   return read_scalar(t.dtype(), t.data());
 }
 

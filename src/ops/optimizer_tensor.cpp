@@ -20,7 +20,7 @@ Kernel prepare_sgd(PrepareContext& c) {
   DType dtype = c.in(1).dtype;
   std::int64_t n = c.in(1).size();
   c.require(c.in(2).dims == c.in(1).dims && c.in(2).dtype == dtype, "gradient: got ", name_of(c.in(2).dtype),
-            to_string(c.in(2).dims), ", expected ", name_of(dtype), to_string(c.in(1).dims));
+            shown(c.in(2).dims), ", expected ", name_of(dtype), shown(c.in(1).dims));
   ScalarInput rate(c, 0, 0);
   bool wants_weight = c.has_output(0);
   bool wants_change = c.has_output(1);
@@ -73,7 +73,7 @@ Kernel prepare_adam(PrepareContext& c) {
   std::int64_t n = c.in(2).size();
   for (std::size_t i = 3; i <= 5; ++i) {
     c.require(c.in(i).dims == c.in(2).dims && c.in(i).dtype == dtype, "input ", i, ": got ", name_of(c.in(i).dtype),
-              to_string(c.in(i).dims), ", expected ", name_of(dtype), to_string(c.in(2).dims));
+              shown(c.in(i).dims), ", expected ", name_of(dtype), shown(c.in(2).dims));
   }
   ScalarInput rate(c, 0, 0), step(c, 1, 1), signal(c, 9, 1);
   AdamW settings = adam_settings(c.node);

@@ -31,8 +31,8 @@ void check_axis(const InferContext& c, PadMode mode, std::size_t axis, const Dim
                 const Dim& end) {
   if (!extent.is_known() || !begin.is_known() || !end.is_known()) return;
   std::int64_t rest = kept(extent.value(), begin.value(), end.value());
-  c.require(rest >= 0, "pads: got ", begin.str(), " and ", end.str(), ", expected to keep some of the ", extent.str(),
-            " elements along axis ", axis);
+  c.require(rest >= 0, "pads: got ", shown(begin), " and ", shown(end), ", expected to keep some of the ",
+            shown(extent), " elements along axis ", axis);
   bool grows = begin.value() > 0 || end.value() > 0;
   c.require(mode == PadMode::constant || rest > 0 || !grows, "pads: mode ", c.node.attr_string("mode", ""),
             " has no element to repeat along axis ", axis);
@@ -52,7 +52,7 @@ void infer_pad(InferContext& c) {
   if (c.has_input(2)) movement::require_same_dtype(c, 0, 2);
   if (c.has_input(2) && c.knows_shape(2)) {
     Dim count = product(c.shape(2));
-    c.require(count.is(1) || !count.is_known(), "constant_value: got ", count.str(), " elements, expected one");
+    c.require(count.is(1) || !count.is_known(), "constant_value: got ", shown(count), " elements, expected one");
   }
   if (c.has_input(3)) movement::require_index(c, 3);
   Shape out = c.shape(0);
@@ -132,7 +132,7 @@ void infer_crop(InferContext& c) {
             axes.size(), " axes");
   for (std::size_t i = 0; i < axes.size(); ++i) {
     Dim extent = target ? (*target)[i] : c.data_dependent(concat("crop", i));
-    c.require(!extent.is_known() || extent.value() >= 0, "shape: got ", extent.str(), ", expected none below 0");
+    c.require(!extent.is_known() || extent.value() >= 0, "shape: got ", shown(extent), ", expected none below 0");
     out[c.axis(axes[i], out.size())] = extent;
   }
   c.set_shape(0, std::move(out));

@@ -7,7 +7,7 @@ namespace backpass {
 namespace {
 
 void require_spatial(InferContext& c, const Shape& x) {
-  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", to_string(x),
+  c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", shown(x),
             ": expected [batch, channels, spatial...] with 1 to ", kMaxSpatialAxes, " spatial axes");
 }
 

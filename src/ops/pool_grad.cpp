@@ -20,11 +20,11 @@ void infer(InferContext& c, std::size_t x_input) {
     return;
   }
   const Shape& dy = c.shape(0);
-  c.require(dy.size() >= 3, "dY is ", to_string(dy), ": expected [batch, channels, spatial...]");
+  c.require(dy.size() >= 3, "dY is ", shown(dy), ": expected [batch, channels, spatial...]");
   const Value* dx = c.node.output(0);
   if (dx == nullptr || !dx->type.shape) throw NotKnownYet{};
   Shape x = *dx->type.shape;
-  c.require(x.size() == dy.size(), "output is declared ", to_string(x), ": expected ", dy.size(), " axes, as dY has");
+  c.require(x.size() == dy.size(), "output is declared ", shown(x), ": expected ", dy.size(), " axes, as dY has");
   std::copy_n(dy.begin(), 2, x.begin());
   c.set_shape(0, std::move(x));
 }
@@ -33,8 +33,8 @@ void check_pooled(const PrepareContext& c, const PoolGeometry& g) {
   bool ceil_mode = c.node.attr_int("ceil_mode", 0) != 0;
   for (std::size_t i = 0; i < g.in.size(); ++i) {
     rules::Window w{g.kernel[i], g.stride[i], g.dilation[i], g.pad_begin[i], g.pad_end[i]};
-    c.require(rules::window_output(c.node, g.in[i], w, ceil_mode).is(g.out[i]), "dY is ", to_string(c.in(0).dims),
-              ": not the result of pooling ", to_string(c.out(0).dims), " by the attributes");
+    c.require(rules::window_output(c.node, g.in[i], w, ceil_mode).is(g.out[i]), "dY is ", shown(c.in(0).dims),
+              ": not the result of pooling ", shown(c.out(0).dims), " by the attributes");
   }
 }
 
@@ -42,8 +42,8 @@ void infer_max(InferContext& c) {
   c.require(c.node.attr_int("storage_order", 0) == 0, "attribute storage_order is not 0: expected row-major indices");
   c.require(c.dtype(1) == DType::int64, "indices have element type ", name_of(c.dtype(1)), ": expected int64");
   if (c.knows_shape(0) && c.knows_shape(1)) {
-    c.require(c.rank(0) == c.rank(1), "indices are ", to_string(c.shape(1)), ": expected the shape of dY ",
-              to_string(c.shape(0)));
+    c.require(c.rank(0) == c.rank(1), "indices are ", shown(c.shape(1)), ": expected the shape of dY ",
+              shown(c.shape(0)));
     for (std::size_t i = 0; i < c.rank(0); ++i) c.unify(c.shape(0)[i], c.shape(1)[i], "extents of dY and indices");
   }
   infer(c, 2);

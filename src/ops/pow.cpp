@@ -110,7 +110,7 @@ BACKPASS_TILE_FUNCTION(root, "Root", 1);
 void infer_pow(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   c.require(types::numbers.has(c.dtype(1)), "element type of the exponent: got ", name_of(c.dtype(1)),
-            ", expected one of ", types::numbers.str());
+            ", expected one of ", shown(types::numbers));
   c.set_shape(0, rules::broadcast(c, c.shape(0), c.shape(1)));
 }
 

@@ -11,7 +11,7 @@
 namespace backpass {
 
 Shape matmul_shape(InferContext& c, Shape a, Shape b) {
-  c.require(!a.empty() && !b.empty(), "operands are ", to_string(a), " and ", to_string(b),
+  c.require(!a.empty() && !b.empty(), "operands are ", shown(a), " and ", shown(b),
             ": expected at least one axis each");
   bool row = a.size() == 1;
   bool column = b.size() == 1;

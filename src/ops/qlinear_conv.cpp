@@ -16,16 +16,16 @@ void check_parameter(InferContext& c, std::size_t input, DType dtype, const Dim*
   if (!c.knows_shape(input)) return;
   const Shape& shape = c.shape(input);
   bool one = shape.empty() || (shape.size() == 1 && shape[0].is(1));
-  c.require(one || (channels != nullptr && shape.size() == 1), "input ", input, " is ", to_string(shape),
+  c.require(one || (channels != nullptr && shape.size() == 1), "input ", input, " is ", shown(shape),
             ": expected one number", channels != nullptr ? " or one per output channel" : "");
   // An extent that is not known yet may turn out to be 1.
   if (!one && shape[0].is_known()) c.unify(shape[0], *channels, "quantization parameters against output channels");
 }
 
 void infer(InferContext& c) {
-  c.require(kBytes.has(c.dtype(kW)), "weights have element type ", name_of(c.dtype(kW)), ": expected ", kBytes.str());
+  c.require(kBytes.has(c.dtype(kW)), "weights have element type ", name_of(c.dtype(kW)), ": expected ", shown(kBytes));
   c.require(kBytes.has(c.dtype(kYZero)), "output zero point has element type ", name_of(c.dtype(kYZero)), ": expected ",
-            kBytes.str());
+            shown(kBytes));
   c.set_dtype(0, c.dtype(kYZero));
   const Shape& w = c.shape(kW);
   c.require(!w.empty(), "weights are a scalar: expected [channels, ...]");

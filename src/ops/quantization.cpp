@@ -13,7 +13,7 @@ bool is_one_element(const Shape& shape) {
 
 // Symbols are not taken to be equal: a scale of one element serves any input, and a symbol may turn out to be 1.
 void require_equal(const InferContext& c, const Dim& a, const Dim& b, const char* what) {
-  c.require(!a.is_known() || !b.is_known() || a == b, what, ": got ", b.str(), ", expected ", a.str());
+  c.require(!a.is_known() || !b.is_known() || a == b, what, ": got ", shown(b), ", expected ", shown(a));
 }
 
 void check_block(InferContext& c, const Shape& x, const Shape& scale, std::size_t axis, std::int64_t block) {
@@ -23,8 +23,8 @@ void check_block(InferContext& c, const Shape& x, const Shape& scale, std::size_
     if (i != axis) {
       require_equal(c, x[i], scale[i], "extent of scale and input");
     } else if (x[i].is_known() && scale[i].is_known()) {
-      c.require(ceil_div(x[i], Dim(block)) == scale[i], "scale of extent ", scale[i].str(), " along axis ", axis,
-                ": expected ", ceil_div(x[i], Dim(block)).str(), ", blocks of ", block, " in ", x[i].str());
+      c.require(ceil_div(x[i], Dim(block)) == scale[i], "scale of extent ", shown(scale[i]), " along axis ", axis,
+                ": expected ", ceil_div(x[i], Dim(block)).str(), ", blocks of ", block, " in ", shown(x[i]));
     }
   }
 }
@@ -49,8 +49,8 @@ void check_quantization(InferContext& c) {
   const Shape& scale = c.shape(1);
   const Shape& zero = c.shape(2);
   if (is_one_element(scale) && is_one_element(zero)) return;
-  c.require(scale.size() == zero.size(), "zero point of shape ", to_string(zero), ": expected that of the scale, ",
-            to_string(scale));
+  c.require(scale.size() == zero.size(), "zero point of shape ", shown(zero), ": expected that of the scale, ",
+            shown(scale));
   for (std::size_t i = 0; i < scale.size(); ++i) require_equal(c, scale[i], zero[i], "extent of zero point and scale");
 }
 
@@ -58,7 +58,7 @@ DType dtype_attribute(InferContext& c, const char* key, DTypeSet allowed, DType 
   const std::int64_t code = c.node.attr_int(key, 0);
   if (code == 0) return otherwise;
   c.require(is_known_dtype(code) && allowed.has(static_cast<DType>(code)), key, ": got ", code, ", expected one of ",
-            allowed.str());
+            shown(allowed));
   return static_cast<DType>(code);
 }
 

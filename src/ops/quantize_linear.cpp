@@ -8,10 +8,11 @@ void infer(InferContext& c) {
   const DType otherwise = c.has_input(2) ? c.dtype(2) : DType::uint8;
   const DType to = dtype_attribute(c, "output_dtype", types::quantized, otherwise);
   c.require(!c.has_input(2) || c.dtype(2) == to, "zero point of type ", name_of(otherwise), ": expected ", name_of(to));
-  c.require(types::quantized.has(to), "zero point of type ", name_of(to), ": expected one of ", types::quantized.str());
+  c.require(types::quantized.has(to), "zero point of type ", name_of(to), ": expected one of ",
+            shown(types::quantized));
   c.set_dtype(0, to);
   constexpr DTypeSet scales = types::short_floats | DTypeSet{DType::int32, DType::float8e8m0};
-  c.require(scales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", scales.str());
+  c.require(scales.has(c.dtype(1)), "scale of type ", name_of(c.dtype(1)), ": expected one of ", shown(scales));
   dtype_attribute(c, "precision", types::short_floats, DType::float32);
   check_quantization(c);
   c.set_shape(0, c.shape(0));

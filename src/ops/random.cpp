@@ -25,7 +25,7 @@ DType output_type(const InferContext& c, DType otherwise, DTypeSet allowed) {
   std::int64_t code = c.node.attr_int("dtype", static_cast<std::int64_t>(otherwise));
   bool known = is_known_dtype(code) && allowed.has(static_cast<DType>(code));
   c.require(known, "dtype: got ", is_known_dtype(code) ? name_of(static_cast<DType>(code)) : "an unknown code",
-            ", expected one of ", allowed.str());
+            ", expected one of ", shown(allowed));
   return static_cast<DType>(code);
 }
 

@@ -18,7 +18,7 @@ void check_inputs(const InferContext& c) {
     movement::require_same_dtype(c, 0, i);
     if (!c.knows_shape(i)) continue;
     Dim count = product(c.shape(i));
-    c.require(count.is(1) || !count.is_known(), "input ", i, ": got ", to_string(c.shape(i)), ", expected one number");
+    c.require(count.is(1) || !count.is_known(), "input ", i, ": got ", shown(c.shape(i)), ", expected one number");
   }
 }
 

@@ -21,7 +21,7 @@ class ScalarInput {
     present_ = c.has_input(input);
     if (!present_) return;
     dtype_ = c.in(input).dtype;
-    c.require(c.in(input).size() == 1, "input ", input, ": got shape ", to_string(c.in(input).dims),
+    c.require(c.in(input).size() == 1, "input ", input, ": got shape ", shown(c.in(input).dims),
               ", expected a single value");
   }
   double read(const KernelArgs& a) const { return present_ ? read_scalar(dtype_, a.inputs[input_]) : otherwise_; }

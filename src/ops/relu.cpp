@@ -117,13 +117,12 @@ const RegisterPointwise leaky_relu_grad_op{{.name = "LeakyReluGrad",
 
 void infer_prelu(InferContext& c) {
   infer_tile(c);
-  c.require(c.rank(1) <= c.rank(0), "slope: got shape ", to_string(c.shape(1)), ", expected one that broadcasts to ",
-            to_string(c.shape(0)));
+  c.require(c.rank(1) <= c.rank(0), "slope: got shape ", shown(c.shape(1)), ", expected one that broadcasts to ",
+            shown(c.shape(0)));
   const Shape& broadcast = *c.outputs[0].shape;
   for (std::size_t i = 0; i < broadcast.size(); ++i) {
     bool grew = c.shape(0)[i].is(1) && !broadcast[i].is(1);
-    c.require(!grew, "slope: got shape ", to_string(c.shape(1)), ", expected one that broadcasts to ",
-              to_string(c.shape(0)));
+    c.require(!grew, "slope: got shape ", shown(c.shape(1)), ", expected one that broadcasts to ", shown(c.shape(0)));
   }
   c.set_shape(0, c.shape(0));
 }

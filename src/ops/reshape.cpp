@@ -21,11 +21,11 @@ Dim quotient(const InferContext& c, Shape total, Shape parts) {
   }
   Dim numerator = product(total);
   Dim denominator = product(parts);
-  c.require(!denominator.is(0), "shape: the extent -1 cannot be told when another is 0: got ", to_string(parts),
+  c.require(!denominator.is(0), "shape: the extent -1 cannot be told when another is 0: got ", shown(parts),
             " for the rest; give the extent");
   if (numerator.is_known() && denominator.is_known()) {
-    c.require(numerator.value() % denominator.value() == 0, "shape: cannot fill in -1: ", numerator.str(),
-              " elements are not a multiple of ", denominator.str());
+    c.require(numerator.value() % denominator.value() == 0, "shape: cannot fill in -1: ", shown(numerator),
+              " elements are not a multiple of ", shown(denominator));
   }
   return floor_div(numerator, denominator);
 }
@@ -38,12 +38,12 @@ Shape requested_shape(const InferContext& c, const std::vector<Dim>& target, std
   unknown = out.size();
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!out[i].is_known()) continue;
-    c.require(out[i].value() >= -1, "shape: got ", out[i].str(), " at position ", i, ", expected -1 or more");
+    c.require(out[i].value() >= -1, "shape: got ", shown(out[i]), " at position ", i, ", expected -1 or more");
     if (out[i].is(-1)) {
       c.require(unknown == out.size(), "shape: got -1 at positions ", unknown, " and ", i, ", expected at most one");
       unknown = i;
     } else if (out[i].is(0) && !allow_zero) {
-      c.require(i < in.size(), "shape: got 0 (copy) at position ", i, " but the input ", to_string(in), " has only ",
+      c.require(i < in.size(), "shape: got 0 (copy) at position ", i, " but the input ", shown(in), " has only ",
                 in.size(), " axes");
       out[i] = in[i];
     }
@@ -74,8 +74,8 @@ void infer(InferContext& c) {
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(unknown));
     out[unknown] = quotient(c, in, std::move(rest));
   } else if (is_known(in) && is_known(out)) {
-    c.require(product(in) == product(out), "shape: ", to_string(in), " cannot become ", to_string(out),
-              ": the number of elements differs (", product(in).str(), " and ", product(out).str(), ")");
+    c.require(product(in) == product(out), "shape: ", shown(in), " cannot become ", shown(out),
+              ": the number of elements differs (", shown(product(in)), " and ", shown(product(out)), ")");
   }
   bool small = out.size() <= 1;
   c.set_shape(0, std::move(out));

@@ -96,7 +96,7 @@ Dim scaled(InferContext& c, const Dim& extent, double scale) {
   c.require(scale > 0 && std::isfinite(scale), "scales: got ", scale, ", expected positive numbers");
   if (extent.is_known()) {
     const float out = std::floor(static_cast<float>(extent.value()) * static_cast<float>(scale));
-    c.require(out < 0x1p62F, "scales: got ", scale, " for extent ", extent.str(), ", which is too large");
+    c.require(out < 0x1p62F, "scales: got ", scale, " for extent ", shown(extent), ", which is too large");
     return static_cast<std::int64_t>(out);
   }
   if (scale == std::floor(scale) && scale < 0x1p31) return extent * Dim(static_cast<std::int64_t>(scale));
@@ -122,7 +122,7 @@ std::optional<double> common_scale(const Node& node, const std::vector<std::size
 Shape sized(InferContext& c, Shape shape, const std::vector<std::size_t>& axes) {
   const std::vector<Dim> sizes = list_input(c, kSizes, "sizes", axes.size());
   for (std::size_t i = 0; i < axes.size(); ++i)
-    c.require(!sizes[i].is_known() || sizes[i].value() >= 0, "sizes: got ", sizes[i].str(), ", expected 0 or more");
+    c.require(!sizes[i].is_known() || sizes[i].value() >= 0, "sizes: got ", shown(sizes[i]), ", expected 0 or more");
   if (choose(c.node, "keep_aspect_ratio_policy", kPolicies) == Policy::stretch) {
     for (std::size_t i = 0; i < axes.size(); ++i) shape[axes[i]] = sizes[i];
     return shape;
@@ -164,7 +164,7 @@ void infer(InferContext& c) {
   }
   for (std::size_t axis : axes)
     c.require(!in[axis].is(0) || !out[axis].is_known() || out[axis].is(0), "extent of axis ", axis, ": got ",
-              out[axis].str(), " from 0 elements");
+              shown(out[axis]), " from 0 elements");
   c.set_shape(0, std::move(out));
 }
 

@@ -29,10 +29,10 @@ void infer(InferContext& c) {
   const Shape& x = c.shape(0);
   const Shape& rois = c.shape(1);
   const Shape& batch = c.shape(2);
-  c.require(x.size() == 4, "input is ", to_string(x), ": expected [batch, channels, height, width]");
-  c.require(rois.size() == 2 && (!rois[1].is_known() || rois[1].is(4)), "rois are ", to_string(rois),
+  c.require(x.size() == 4, "input is ", shown(x), ": expected [batch, channels, height, width]");
+  c.require(rois.size() == 2 && (!rois[1].is_known() || rois[1].is(4)), "rois are ", shown(rois),
             ": expected [count, 4]");
-  c.require(batch.size() == 1, "batch_indices are ", to_string(batch), ": expected one axis");
+  c.require(batch.size() == 1, "batch_indices are ", shown(batch), ": expected one axis");
   Dim count = c.unify(rois[0], batch[0], "number of rois and of batch_indices");
   c.set_shape(0, {count, x[1], height, width});
 }

@@ -25,13 +25,14 @@ void infer(InferContext& c) {
   c.require(x.size() == 4 || heads > 0, "attribute 'num_heads': got ", heads,
             ", expected a positive number with a 3-D X");
   if (x.size() == 3 && x[2].is_known())
-    c.require(x[2].value() % heads == 0, "extent of X: got ", x[2].str(), ", expected a multiple of num_heads ", heads);
+    c.require(x[2].value() % heads == 0, "extent of X: got ", shown(x[2]), ", expected a multiple of num_heads ",
+              heads);
   const Dim head_size = x.size() == 4 ? x[3] : floor_div(x[2], heads);
   const std::int64_t part = c.node.attr_int("rotary_embedding_dim", 0);
   c.require(part >= 0 && part % 2 == 0 && (!head_size.is_known() || part <= head_size.value()),
-            "attribute 'rotary_embedding_dim': got ", part, ", expected an even number up to ", head_size.str());
+            "attribute 'rotary_embedding_dim': got ", part, ", expected an even number up to ", shown(head_size));
   const Dim rotated = part == 0 ? head_size : Dim(part);
-  c.require(!rotated.is_known() || rotated.value() % 2 == 0, "head size: got ", rotated.str(),
+  c.require(!rotated.is_known() || rotated.value() % 2 == 0, "head size: got ", shown(rotated),
             ", expected an even number");
   const Dim half = floor_div(rotated, 2);
   const Dim& length = x.size() == 4 ? x[2] : x[1];

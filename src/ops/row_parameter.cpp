@@ -16,7 +16,7 @@ void check_row_parameter(InferContext& c, std::size_t input) {
     const Dim& want = x[x.size() - 1 - i];
     fits = have.is(1) || !have.is_known() || !want.is_known() || have == want;
   }
-  c.require(fits, "input ", input, ": got shape ", to_string(p), ", expected one that broadcasts to ", to_string(x));
+  c.require(fits, "input ", input, ": got shape ", shown(p), ", expected one that broadcasts to ", shown(x));
 }
 
 RowParameter row_parameter(PrepareContext& c, std::size_t input, std::size_t axis) {
@@ -26,8 +26,8 @@ RowParameter row_parameter(PrepareContext& c, std::size_t input, std::size_t axi
   p.input = input;
   const Dims& x = c.in(0).dims;
   Dims own = c.in(input).dims;
-  c.require(own.size() <= x.size() && broadcast_dims(own, x) == x, "input ", input, ": got shape ", to_string(own),
-            ", expected one that broadcasts to ", to_string(x));
+  c.require(own.size() <= x.size() && broadcast_dims(own, x) == x, "input ", input, ": got shape ", shown(own),
+            ", expected one that broadcasts to ", shown(x));
   own.insert(own.begin(), x.size() - own.size(), 1);
   auto at = static_cast<std::ptrdiff_t>(axis);
   bool one_row = std::all_of(own.begin(), own.begin() + at, [](std::int64_t d) { return d == 1; }) &&

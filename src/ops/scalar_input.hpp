@@ -16,7 +16,7 @@ inline std::vector<Dim> list_input(InferContext& c, std::size_t input, std::stri
     const Shape& shape = c.shape(input);
     const Dim size = product(shape);
     c.require(shape.size() <= 1, "rank of ", name, ": got ", shape.size(), ", expected at most 1");
-    c.require(!size.is_known() || size.is(static_cast<std::int64_t>(count)), "values of ", name, ": got ", size.str(),
+    c.require(!size.is_known() || size.is(static_cast<std::int64_t>(count)), "values of ", name, ": got ", shown(size),
               ", expected ", count);
   }
   if (auto values = c.maybe_ints(input)) {

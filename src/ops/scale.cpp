@@ -14,7 +14,7 @@ void infer_scale(InferContext& c) {
             ", expected a number");
   if (c.knows_shape(1)) {
     Dim count = product(c.shape(1));
-    c.require(!count.is_known() || count.is(1), "scale: got shape ", to_string(c.shape(1)), ", expected a scalar");
+    c.require(!count.is_known() || count.is(1), "scale: got shape ", shown(c.shape(1)), ", expected a scalar");
   }
   c.set_shape(0, c.shape(0));
 }

@@ -62,14 +62,14 @@ void drop_axis(Type& type, std::size_t axis) {
 Type slice_type(InferContext& c, const Plan& p, std::size_t i, std::optional<Dim>& batch, std::optional<Dim>& length) {
   Type type = c.type(p.first + p.states + i);
   if (type.kind == Type::Kind::unknown) return type;
-  c.require(type.is_tensor(), "scan input ", i, ": got ", type.str(), ", expected a tensor");
+  c.require(type.is_tensor(), "scan input ", i, ": got ", shown(type), ", expected a tensor");
   if (!type.shape) return type;
   auto take_axis = [&](std::size_t axis, std::optional<Dim>& extent, std::string_view what) {
     extent = extent ? c.unify(*extent, (*type.shape)[axis], what) : (*type.shape)[axis];
     drop_axis(type, axis);
   };
   if (p.batched) {
-    c.require(type.shape->size() >= 2, "scan input ", i, ": got ", type.str(),
+    c.require(type.shape->size() >= 2, "scan input ", i, ": got ", shown(type),
               ", expected a batch and a sequence axis");
     take_axis(1, length, "lengths of the scan inputs");
     take_axis(0, batch, "batch extents");
@@ -190,8 +190,8 @@ void compute_batched(ComputeContext& c, const Plan& p) {
       const Tensor& input = c.tensor(p.first + i);
       const bool fits = input.rank() >= 1 && input.dims()[0] == batch &&
                         (i < p.states || (input.rank() >= 2 && input.dims()[1] == longest));
-      c.require(fits, "input ", p.first + i, ": got ", to_string(input.dims()), ", expected batch ", batch,
-                " and length ", longest);
+      c.require(fits, "input ", p.first + i, ": got ", shown(input.dims()), ", expected batch ", batch, " and length ",
+                longest);
       if (i < p.states) {
         states.emplace_back(pick(input, 0, row));
       } else {

@@ -14,7 +14,7 @@ namespace {
 const Type& element_type(InferContext& c, std::size_t i) {
   const Type& type = c.type(i);
   if (type.kind == Type::Kind::unknown) throw NotKnownYet{};
-  c.require(type.kind == Type::Kind::sequence, "input ", i, ": got ", type.str(), ", expected a sequence");
+  c.require(type.kind == Type::Kind::sequence, "input ", i, ": got ", shown(type), ", expected a sequence");
   return *type.element;
 }
 

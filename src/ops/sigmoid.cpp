@@ -148,7 +148,7 @@ void infer_swiglu(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   c.require(c.dtype(1) == c.dtype(0), "element type of B: got ", name_of(c.dtype(1)), ", expected ",
             name_of(c.dtype(0)));
-  c.require(c.rank(0) == c.rank(1), "shape of B: got ", to_string(c.shape(1)), ", expected ", to_string(c.shape(0)));
+  c.require(c.rank(0) == c.rank(1), "shape of B: got ", shown(c.shape(1)), ", expected ", shown(c.shape(0)));
   Shape shape;
   for (std::size_t i = 0; i < c.rank(0); ++i)
     shape.push_back(c.unify(c.shape(0)[i], c.shape(1)[i], "extents of A and B"));

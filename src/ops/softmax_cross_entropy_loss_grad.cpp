@@ -18,8 +18,8 @@ void infer_with(InferContext& c, DType dtype, std::size_t bias) {
   const Shape& log_prob = c.shape(1);
   c.require(log_prob.size() >= 2, "log_prob: got rank ", log_prob.size(), ", expected [batch, classes, ...]");
   if (c.knows_shape(2)) {
-    c.require(c.rank(2) + 1 == log_prob.size(), "labels: got shape ", to_string(c.shape(2)), " for log_prob ",
-              to_string(log_prob));
+    c.require(c.rank(2) + 1 == log_prob.size(), "labels: got shape ", shown(c.shape(2)), " for log_prob ",
+              shown(log_prob));
   }
   if (c.has_input(bias)) {
     c.require(c.dtype(bias) == dtype, "bias: got ", name_of(c.dtype(bias)), ", expected ", name_of(dtype));
@@ -65,7 +65,7 @@ Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, 
   DType label_type = c.in(2).dtype;
   LossShape s = loss_shape(c, 1, 2);
   LossReduction reduction = loss_reduction(c.node);
-  c.require(c.in(0).size() == (reduction == LossReduction::none ? s.labels() : 1), "dy: got ", to_string(c.in(0).dims),
+  c.require(c.in(0).size() == (reduction == LossReduction::none ? s.labels() : 1), "dy: got ", shown(c.in(0).dims),
             ", expected the shape of the loss");
   bool weighted = c.has_input(3);
   c.require(!weighted || c.in(3).size() == s.classes, "weights: expected ", s.classes, " values, one per class");

@@ -42,7 +42,7 @@ void gradient_row(const T* dy, const T* y, T* dx, std::int64_t n, std::int64_t s
 template <bool log, bool flat>
 Kernel prepare(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
-  c.require(c.in(0).dims == c.in(1).dims, "got shapes ", to_string(c.in(0).dims), " and ", to_string(c.in(1).dims),
+  c.require(c.in(0).dims == c.in(1).dims, "got shapes ", shown(c.in(0).dims), " and ", shown(c.in(1).dims),
             ", expected the same");
   AxisView v = axis_view(c, axis_of<flat>(c.node));
   if (flat) v = {v.outer, v.extent * v.inner, 1};

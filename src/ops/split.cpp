@@ -42,7 +42,7 @@ std::vector<Dim> sizes(InferContext& c, const Dim& extent) {
   c.require(given->size() == static_cast<std::size_t>(count), "split: got ", given->size(), " sizes for ", count,
             " outputs");
   for (const Dim& d : *given) {
-    c.require(!d.is_known() || d.value() >= 0, "split: got size ", d.str(), ", expected none below 0");
+    c.require(!d.is_known() || d.value() >= 0, "split: got size ", shown(d), ", expected none below 0");
   }
   Dim sum = 0;
   for (const Dim& d : *given) sum = sum + d;

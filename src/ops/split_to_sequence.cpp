@@ -34,7 +34,7 @@ std::vector<std::int64_t> part_sizes(const ComputeContext& c, std::int64_t exten
   if (c.has_input(1) && c.tensor(1).rank() == 1) {
     std::int64_t sum = 0;
     for (std::int64_t size : sizes) {
-      c.require(size >= 0 && size <= extent - sum, "split: got ", to_string(sizes), ", expected sizes that add up to ",
+      c.require(size >= 0 && size <= extent - sum, "split: got ", shown(sizes), ", expected sizes that add up to ",
                 extent);
       sum += size;
     }

@@ -37,7 +37,7 @@ void infer_squeeze(InferContext& c) {
     if (!gone[i]) {
       out.push_back(in[i]);
     } else {
-      c.require(in[i].is(1) || !in[i].is_known(), "axes: axis ", i, " of ", to_string(in), " has extent ", in[i].str(),
+      c.require(in[i].is(1) || !in[i].is_known(), "axes: axis ", i, " of ", shown(in), " has extent ", shown(in[i]),
                 ", expected 1");
     }
   }

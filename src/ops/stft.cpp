@@ -17,7 +17,7 @@ enum Input : std::size_t { kSignal, kStep, kWindow, kLength };
 
 Dim positive(InferContext& c, std::size_t input, std::string_view name) {
   Dim value = scalar_input(c, input, name);
-  c.require(!value.is_known() || value.value() >= 1, name, ": got ", value.str(), ", expected 1 or more");
+  c.require(!value.is_known() || value.value() >= 1, name, ": got ", shown(value), ", expected 1 or more");
   return value;
 }
 
@@ -41,15 +41,15 @@ void infer(InferContext& c) {
               ", expected ", name_of(c.dtype(kSignal)), " as signal");
   const Shape& signal = c.shape(kSignal);
   c.require(signal.size() == 3, "rank of signal: got ", signal.size(), ", expected 3");
-  c.require(!signal[2].is_known() || signal[2].is(1) || signal[2].is(2), "last extent of signal: got ", signal[2].str(),
-            ", expected 1 or 2");
+  c.require(!signal[2].is_known() || signal[2].is(1) || signal[2].is(2), "last extent of signal: got ",
+            shown(signal[2]), ", expected 1 or 2");
   const bool onesided = c.node.attr_int("onesided", 1) != 0;
   c.require(!(onesided && signal[2].is(2)), "onesided: got a complex signal, expected a real one; set onesided to 0");
   const Dim step = positive(c, kStep, "frame_step");
   const Dim length = frame_length(c, signal[1]);
   if (length.is_known() && signal[1].is_known())
-    c.require(length.value() <= signal[1].value() && length.value() >= 1, "frame_length: got ", length.str(),
-              ", expected 1 to the length of the signal, ", signal[1].str());
+    c.require(length.value() <= signal[1].value() && length.value() >= 1, "frame_length: got ", shown(length),
+              ", expected 1 to the length of the signal, ", shown(signal[1]));
   c.set_shape(0, {signal[0], floor_div(signal[1] - length, step) + 1, onesided ? floor_div(length, 2) + 1 : length, 2});
 }
 

@@ -69,7 +69,7 @@ void infer(InferContext& c) {
 
 void compute(ComputeContext& c) {
   const Tensor& x = c.tensor(0);
-  c.require(x.rank() == 1 || (x.rank() == 2 && x.dims()[0] == 1), "shape of X: got ", to_string(x.dims()),
+  c.require(x.rank() == 1 || (x.rank() == 2 && x.dims()[0] == 1), "shape of X: got ", shown(x.dims()),
             ", expected [C] or [1,C]");
   const Case change = case_of(c.node);
   const Casing casing(c.node.attr_string("locale", "en_US"));

@@ -58,7 +58,7 @@ Type combined(InferContext& context, const Type& a, const Type& b, const Extent&
     return Type::optional(combined(context, a_optional ? *a.element : a, b_optional ? *b.element : b, extent));
   const bool comparable = a.kind == b.kind && (a.kind != Type::Kind::tensor || a.dtype == b.dtype ||
                                                a.dtype == DType::undefined || b.dtype == DType::undefined);
-  context.require(comparable, "two values that must have one type: got ", a.str(), " and ", b.str());
+  context.require(comparable, "two values that must have one type: got ", shown(a), " and ", shown(b));
   if (a.kind == Type::Kind::sequence) return Type::sequence(combined(context, *a.element, *b.element, extent));
   const DType dtype = a.dtype == DType::undefined ? b.dtype : a.dtype;
   if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return Type::tensor(dtype);

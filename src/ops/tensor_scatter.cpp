@@ -32,7 +32,7 @@ void infer(InferContext& c) {
     if (i != axis) c.unify(cache[i], update[i], concat("extent of axis ", i, " of the cache and the update"));
   }
   c.require(!cache[axis].is_known() || !update[axis].is_known() || update[axis].value() <= cache[axis].value(),
-            "update: got ", update[axis].str(), " steps, expected no more than the cache holds, ", cache[axis].str());
+            "update: got ", shown(update[axis]), " steps, expected no more than the cache holds, ", shown(cache[axis]));
   if (!c.has_input(2)) return;
   c.require(c.dtype(2) == DType::int64, "write_indices: got ", name_of(c.dtype(2)), ", expected int64");
   c.require(c.rank(2) == 1, "write_indices: got rank ", c.rank(2), ", expected 1");

@@ -23,9 +23,9 @@ void infer(InferContext& c) {
     c.require(values->size() == 1, "K: got ", values->size(), " numbers, expected one");
     k = (*values)[0];
   }
-  c.require(!k.is_known() || k.value() >= 0, "K: got ", k.str(), ", expected no less than 0");
-  c.require(!k.is_known() || !out[axis].is_known() || k.value() <= out[axis].value(), "K: got ", k.str(),
-            ", expected no more than ", out[axis].str(), ", the extent of the axis");
+  c.require(!k.is_known() || k.value() >= 0, "K: got ", shown(k), ", expected no less than 0");
+  c.require(!k.is_known() || !out[axis].is_known() || k.value() <= out[axis].value(), "K: got ", shown(k),
+            ", expected no more than ", shown(out[axis]), ", the extent of the axis");
   out[axis] = k;
   c.set_shape(0, out);
   c.set_shape(1, std::move(out));

@@ -40,7 +40,7 @@ Kernel prepare_with(PrepareContext& c, F update) {
     for (std::size_t group = 1; group < 2 + states; ++group) {
       const TensorInfo& t = c.in(2 + group * tensors + i);
       c.require(t.dims == w.dims && t.dtype == w.dtype, "tensor ", 2 + group * tensors + i, ": got ", name_of(t.dtype),
-                to_string(t.dims), ", expected ", name_of(w.dtype), to_string(w.dims));
+                shown(t.dims), ", expected ", name_of(w.dtype), shown(w.dims));
     }
   }
   ScalarInput rate(c, 0, 0), count(c, 1, 0);

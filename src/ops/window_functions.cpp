@@ -24,7 +24,7 @@ void infer(InferContext& c) {
             code, ", expected a number type");
   c.set_dtype(0, static_cast<DType>(code));
   const Dim size = scalar_input(c, 0, "size");
-  c.require(!size.is_known() || size.value() >= 0, "size: got ", size.str(), ", expected 0 or more");
+  c.require(!size.is_known() || size.value() >= 0, "size: got ", shown(size), ", expected 0 or more");
   c.set_shape(0, {size});
 }
 

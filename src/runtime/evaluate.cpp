@@ -54,8 +54,8 @@ std::vector<RuntimeValue> run_kernel(const Node& node, const std::vector<Runtime
       context.outputs.emplace_back();
       continue;
     }
-    ensure(types[k].is_tensor() && types[k].shape && is_known(*types[k].shape), node.label(), " shape of output ", k,
-           " could not be inferred from concrete inputs: ", types[k].str());
+    ensure(types[k].is_tensor() && types[k].shape && is_known(*types[k].shape), shown(node), " shape of output ", k,
+           " could not be inferred from concrete inputs: ", shown(types[k]));
     Tensor t(types[k].dtype, to_dims(*types[k].shape));
     out[k] = t.mutable_data();
     context.outputs.push_back({t.dtype(), t.dims(), nullptr, true});
@@ -84,10 +84,10 @@ Type type_of(const RuntimeValue& value) {
 
 std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeValue> inputs,
                                         const SubgraphRunner& run_subgraph) {
-  ensure(node.def != nullptr, node.label(), " has no definition");
+  ensure(node.def != nullptr, shown(node), " has no definition");
   return blaming(node, [&] {
     if (node.def->compute != nullptr) return compute(node, std::move(inputs), run_subgraph);
-    ensure(node.def->prepare != nullptr, node.label(), " has no kernel");
+    ensure(node.def->prepare != nullptr, shown(node), " has no kernel");
     return run_kernel(node, inputs);
   });
 }

@@ -265,7 +265,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
       }
       return found;
     }
-    ensure(value.is_known, step.node->label(), " reads a value without a place");
+    ensure(value.is_known, shown(*step.node), " reads a value without a place");
     const void* data = address_of(value.place, state.base(), state.output_buffers, inputs);
     std::shared_ptr<const void> owner;
     if (value.place.kind == Place::Kind::input)

@@ -40,7 +40,7 @@ std::vector<RuntimeValue> interpret(const Graph& graph, const std::vector<Runtim
     for (const Value* v : node->inputs) arguments.push_back(read(environment, v));
     SubgraphRunner runner = [&](std::string_view key, const std::vector<RuntimeValue>& values) {
       const Graph* sub = node->subgraph(key);
-      ensure(sub != nullptr, node->label(), " has no subgraph '", key, "'");
+      ensure(sub != nullptr, shown(*node), " has no subgraph '", key, "'");
       std::vector<RuntimeValue> outer;
       for (const Capture& c : sub->captures) outer.push_back(read(environment, c.outer));
       return interpret(*sub, values, outer);

@@ -69,7 +69,7 @@ Tensor Tensor::scalar_float(float value, DType dtype) {
 Tensor Tensor::reshaped(Dims dims) const {
   Tensor t = *this;
   t.dims_ = std::move(dims);
-  ensure(element_count(t.dims_) == count_, "reshape of ", to_string(dims_), " to ", to_string(t.dims_));
+  ensure(element_count(t.dims_) == count_, "reshape of ", shown(dims_), " to ", shown(t.dims_));
   return t;
 }
 

@@ -56,6 +56,11 @@ CASES: list[Case] = [
     bad("sequence-where-tensor-is-wanted", "(seq(float[2]) s) => (y) { [r] y = Relu(s) }", "[Relu 'r']", "seq"),
     bad("tensor-where-sequence-is-wanted", "(float[2] x, int64 i) => (y) { [s] y = SequenceAt(x, i) }",
         "[SequenceAt 's']", "sequence"),
+    bad("unsqueeze-by-floats", "(float[2] x) => (y) { [u] y = Unsqueeze(x, x) }",
+        "[Unsqueeze 'u']", "float32[2]", "int"),
+    bad("squeeze-by-floats", "(float[2] x) => (y) { [s] y = Squeeze(x, x) }", "[Squeeze 's']", "float32[2]", "int"),
+    bad("stash-type", f"{X} <float[3] s = {{1,1,1}}> {{ [n] y = LayerNormalization <stash_type = -1> (x, s) }}",
+        "[LayerNormalization 'n']", "stash_type: got -1"),
     # ---- Shapes.
     bad("matmul-inner-extents", "(float[2,3] a, float[4,5] b) => (y) { [m] y = MatMul(a, b) }",
         "[MatMul 'm']", "3", "4"),

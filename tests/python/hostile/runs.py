@@ -51,6 +51,8 @@ CASES: list[Case] = [
             {"x": ones(1, 1, 2, 2), "k": ones(1, 1, 5, 5)}, "[Conv 'c']"),
     bad_run("reshape-at-run-time", "(float[n] x, int64[2] s) => (y) { [r] y = Reshape(x, s) }",
             {"x": ones(6), "s": ints(4, 2)}, "[Reshape 'r']", "6", "8"),
+    bad_run("reshape-to-scalar-at-run-time", "(float[2,3,4] x, int64[k] s) => (y) { [r] y = Reshape(x, s) }",
+            {"x": ones(2, 3, 4), "s": ints()}, "[Reshape 'r']", "24", "1"),
     bad_run("split-at-run-time", "(float[n] x, int64[2] s) => (y, z) { [s] y, z = Split(x, s) }",
             {"x": ones(6), "s": ints(4, 4)}, "[Split 's']", "6", "8"),
     bad_run("squeeze-at-run-time", "(float[n,3] x) => (y) <int64[1] a = {0}> { [s] y = Squeeze(x, a) }",

@@ -1,0 +1,37 @@
+"""grad: the gradient of any ONNX model, as another ONNX model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import onnx
+
+from backpass import _core
+from backpass.session import Model
+
+
+def grad(
+    model: Model | onnx.ModelProto,
+    wrt: Sequence[str],
+    outputs: Sequence[str] | None = None,
+    *,
+    seeds: bool = False,
+    standard_only: bool = True,
+) -> onnx.ModelProto:
+    """A model whose outputs are ``outputs`` followed by ``<name>_grad`` for each name in ``wrt``.
+
+    ``wrt`` names inputs, initializers or intermediate values; ``outputs`` is all outputs that hold floats when None.
+    What is differentiated is the sum of all their elements; with ``seeds``, the gradients that arrive at the outputs
+    are inputs ``<output>_grad`` instead. The result has standard operators only, so that any runtime can run it;
+    ``standard_only=False`` allows those of ONNX Runtime's training graphs, which Backpass runs faster.
+    """
+    request = _core.GradientRequest()
+    request.wrt = list(wrt)
+    request.outputs = list(outputs or [])
+    request.seeds_as_inputs = seeds
+    request.standard_only = standard_only
+    if isinstance(model, onnx.ModelProto):
+        model = model.SerializeToString()
+    found = _core.grad_bytes(model, request) if isinstance(model, bytes) else _core.grad_path(os.fspath(model), request)
+    return onnx.load_model_from_string(found)

@@ -1,0 +1,162 @@
+#include "gradient/gradient_model.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "gradient/reverse.hpp"
+#include "onnx_io/export.hpp"
+#include "onnx_io/import.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+
+namespace backpass {
+namespace {
+
+/// A graph in which the initializers to be differentiated are inputs, so that nothing computed from them is folded.
+struct Opened {
+  std::unique_ptr<Graph> graph;
+  std::vector<Problem> problems;
+  std::vector<Value*> wrt;
+  std::vector<Value*> outputs;
+  std::vector<std::string> output_names;
+  std::vector<std::pair<Value*, Tensor>> initial;  // inputs that were initializers
+};
+
+void note(Opened& opened, std::string text) {
+  opened.problems.push_back({Problem::Kind::invalid, "", "", std::move(text)});
+}
+
+bool is_declared(const onnx_io::GraphProto& graph, const std::string& name) {
+  return std::any_of(graph.input.begin(), graph.input.end(), [&](const auto& input) { return input.name == name; });
+}
+
+onnx_io::ValueInfoProto info_of(const onnx_io::TensorProto& tensor) {
+  onnx_io::ValueInfoProto info;
+  info.name = tensor.name;
+  info.type = onnx_io::to_proto(Type::tensor(tensor.data_type, to_shape(tensor.dims)));
+  return info;
+}
+
+/// Takes the named initializers out of the model and declares them as inputs.
+std::map<std::string, Tensor> free_initializers(onnx_io::GraphProto& graph, const std::vector<std::string>& names) {
+  std::map<std::string, Tensor> freed;
+  std::erase_if(graph.initializer, [&](const onnx_io::TensorProto& t) {
+    if (std::find(names.begin(), names.end(), t.name) == names.end()) return false;
+    if (!is_declared(graph, t.name)) graph.input.push_back(info_of(t));
+    freed.emplace(t.name, onnx_io::to_tensor(t));
+    return true;
+  });
+  return freed;
+}
+
+void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& request, Opened& opened) {
+  for (const std::string& name : request.outputs) {
+    auto known = std::any_of(proto.output.begin(), proto.output.end(), [&](const auto& o) { return o.name == name; });
+    if (!known) note(opened, concat("output '", name, "': got a name the model does not have, expected an output"));
+  }
+  for (std::size_t i = 0; i < proto.output.size(); ++i) {
+    Value* v = opened.graph->outputs[i];
+    const std::string& name = proto.output[i].name;
+    const bool is_named = std::find(request.outputs.begin(), request.outputs.end(), name) != request.outputs.end();
+    const bool is_floating = v->type.is_tensor() && is_float(v->type.dtype);
+    if (!is_named && (!request.outputs.empty() || !is_floating)) continue;
+    opened.outputs.push_back(v);
+    opened.output_names.push_back(name);
+  }
+  if (opened.outputs.empty())
+    note(opened, "outputs: got none that hold floats, expected at least one to differentiate");
+}
+
+Opened open(const onnx_io::ModelProto& model, const GradientRequest& request) {
+  Opened opened;
+  onnx_io::ModelProto copy = model;  // tensors share their data
+  std::map<std::string, Tensor> freed = free_initializers(copy.graph, request.wrt);
+  onnx_io::Import import = onnx_io::import_model(copy);
+  opened.problems = std::move(import.problems);
+  if (!opened.problems.empty()) return opened;
+  opened.graph = std::move(import.graph);
+  std::map<std::string, Value*> by_name;
+  for (const auto& v : opened.graph->values()) by_name.emplace(v->name, v.get());
+  for (const std::string& name : request.wrt) {
+    auto it = by_name.find(name);
+    if (it == by_name.end()) {
+      note(opened, concat("wrt '", name,
+                          "': got a name the model does not have, expected an input, an initializer or "
+                          "the result of a node"));
+      continue;
+    }
+    opened.wrt.push_back(it->second);
+    if (auto tensor = freed.find(name); tensor != freed.end()) opened.initial.emplace_back(it->second, tensor->second);
+  }
+  find_outputs(copy.graph, request, opened);
+  return opened;
+}
+
+std::vector<Problem> all_problems(const Opened& opened, const GradientRequest& request) {
+  if (!opened.problems.empty()) return opened.problems;
+  return gradient_problems(*opened.graph, opened.outputs, opened.wrt, {request.standard_only});
+}
+
+std::vector<Value*> make_seeds(Opened& opened) {
+  std::vector<Value*> seeds;
+  for (std::size_t k = 0; k < opened.outputs.size(); ++k) {
+    Value* seed = opened.graph->add_value(opened.output_names[k] + "_grad", opened.outputs[k]->type);
+    opened.graph->inputs.push_back(seed);
+    seeds.push_back(seed);
+  }
+  return seeds;
+}
+
+std::int64_t opset_of(const onnx_io::ModelProto& model) {
+  for (const onnx_io::OpsetId& id : model.opset_import) {
+    if (id.domain.empty()) return id.version;
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::vector<Problem> gradient_problems(const onnx_io::ModelProto& model, const GradientRequest& request) {
+  return all_problems(open(model, request), request);
+}
+
+onnx_io::ModelProto gradient_model(const onnx_io::ModelProto& model, const GradientRequest& request) {
+  Opened opened = open(model, request);
+  throw_if_any(all_problems(opened, request));
+  Graph& graph = *opened.graph;
+  std::vector<Value*> seeds = request.seeds_as_inputs ? make_seeds(opened) : std::vector<Value*>();
+  std::vector<Value*> gradients = add_gradients(graph, opened.outputs, seeds, opened.wrt, {request.standard_only});
+  graph.outputs = opened.outputs;
+  graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  for (auto& [value, tensor] : opened.initial) {
+    std::erase(graph.inputs, value);
+    value->constant = tensor;
+  }
+  graph.remove_dead_nodes();
+
+  onnx_io::ExportOptions options;
+  options.opset = std::max<std::int64_t>(options.opset, opset_of(model));
+  options.output_names = opened.output_names;
+  for (const Value* gradient : gradients) options.output_names.push_back(gradient->name);
+  onnx_io::ModelProto result = onnx_io::export_graph(graph, options);
+  result.domain = model.domain;
+  return result;
+}
+
+std::string grad(const std::filesystem::path& model, const GradientRequest& request) {
+  return onnx_io::write_model(gradient_model(onnx_io::read_model(model), request));
+}
+
+std::string grad(std::string_view model, const GradientRequest& request) {
+  return onnx_io::write_model(gradient_model(onnx_io::read_model(model, nullptr), request));
+}
+
+std::vector<Problem> check_gradients(const std::filesystem::path& model, const GradientRequest& request) {
+  return gradient_problems(onnx_io::read_model(model), request);
+}
+
+std::vector<Problem> check_gradients(std::string_view model, const GradientRequest& request) {
+  return gradient_problems(onnx_io::read_model(model, nullptr), request);
+}
+
+}  // namespace backpass

@@ -1,0 +1,202 @@
+#include "gradient/reverse.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "gradient/rule.hpp"
+#include "ops/op.hpp"
+
+namespace backpass {
+namespace {
+
+using ValueSet = std::set<const Value*>;
+
+bool carries_gradient(const Value* v) { return v->type.is_tensor() && is_float(v->type.dtype); }
+
+bool reads_any(const Node& node, const ValueSet& values) {
+  bool any = false;
+  for_each_read(node, [&](const Value* v) { any = any || values.count(v) != 0; });
+  return any;
+}
+
+bool writes_any(const Node& node, const ValueSet& values) {
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](const Value* v) { return v != nullptr && values.count(v) != 0; });
+}
+
+/// Values on some differentiable path from `wrt` to `outputs`.
+ValueSet active_values(const Graph& graph, std::span<Value* const> outputs, std::span<Value* const> wrt) {
+  ValueSet reached(wrt.begin(), wrt.end());
+  for (const Node* node : graph.nodes()) {
+    if (node->def == nullptr || node->def->is_flat || !reads_any(*node, reached)) continue;
+    for (const Value* v : node->outputs) {
+      if (v != nullptr && carries_gradient(v)) reached.insert(v);
+    }
+  }
+  ValueSet active;
+  for (const Value* v : outputs) {
+    if (reached.count(v) != 0) active.insert(v);
+  }
+  const auto& nodes = graph.nodes();
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+    if (!writes_any(**it, active)) continue;
+    for_each_read(**it, [&](const Value* v) {
+      if (reached.count(v) != 0 && carries_gradient(v)) active.insert(v);
+    });
+  }
+  return active;
+}
+
+bool is_on_path(const Node& node, const ValueSet& active) {
+  return node.def != nullptr && !node.def->is_flat && writes_any(node, active) && reads_any(node, active);
+}
+
+using Rule = void (*)(GradientContext&);
+
+Rule rule_of(const OpDef& def, const GradientOptions& options) {
+  if (!options.standard_only && def.fused_gradient != nullptr) return def.fused_gradient;
+  return def.gradient;
+}
+
+class Reverse {
+ public:
+  Reverse(Graph& graph, ValueSet active, const GradientOptions& options)
+      : graph_(graph), active_(std::move(active)), options_(options) {}
+
+  void seed(Value* output, Value* gradient) {
+    if (active_.count(output) == 0) return;
+    contributions_[output].push_back(gradient != nullptr ? gradient : ones_like(output));
+  }
+
+  void run() {
+    const std::vector<Node*> forward = graph_.nodes();
+    for (auto it = forward.rbegin(); it != forward.rend(); ++it) {
+      if (is_on_path(**it, active_)) differentiate(**it);
+    }
+  }
+
+  /// The gradient under its own name.
+  Value* result(Value* v) {
+    Value* gradient = total(v);
+    Builder b(graph_, nullptr, v->name + "_grad");
+    if (gradient == nullptr) {
+      GradientContext g(b, nowhere_, {}, active_);
+      gradient = g.zeros_like(v);
+      claim(gradient, v->name + "_grad");
+    } else if (named_after_[gradient] != v) {
+      gradient = b.op("Identity", {gradient});
+      claim(gradient, v->name + "_grad");
+    }
+    return gradient;
+  }
+
+ private:
+  Value* ones_like(Value* output) {
+    if (output->type.shape && output->type.shape->empty()) {
+      Builder b(graph_, nullptr, output->name);
+      Value* one = b.scalar(1, output);
+      graph_.rename(one, output->name + "_grad");
+      return one;
+    }
+    Builder b(graph_, nullptr, output->name + "_grad");
+    GradientContext g(b, nowhere_, {}, active_);
+    return g.op("Expand", {g.one(output), g.shape_of(output)});
+  }
+
+  void claim(Value* gradient, const std::string& name) { graph_.rename(gradient, name); }
+
+  /// Contributions joined; null when there is none.
+  Value* total(Value* v) {
+    auto it = contributions_.find(v);
+    if (it == contributions_.end()) return nullptr;
+    std::vector<Value*>& parts = it->second;
+    const std::string name = v->name + "_grad";
+    if (parts.size() > 1) {
+      for (std::size_t i = 0; i < parts.size(); ++i) name_once(parts[i], v, concat(name, "_", i));
+      Builder b(graph_, nullptr, name);
+      Value* sum = b.op("Sum", parts);
+      sum->producer->name = "AccumulateGrad_" + name;
+      parts = {sum};
+    }
+    name_once(parts[0], v, name);
+    return parts[0];
+  }
+
+  /// A gradient that passes through unchanged keeps the name of the value it was first computed for.
+  void name_once(Value* gradient, const Value* owner, const std::string& name) {
+    if (gradient->producer == nullptr || !named_after_.emplace(gradient, owner).second) return;
+    if (graph_.is_output(gradient)) return;
+    graph_.rename(gradient, name);
+  }
+
+  void differentiate(const Node& node) {
+    std::vector<Value*> output_gradients;
+    bool any = false;
+    for (Value* v : node.outputs) {
+      output_gradients.push_back(v != nullptr && active_.count(v) != 0 ? total(v) : nullptr);
+      any = any || output_gradients.back() != nullptr;
+    }
+    if (!any) return;
+    std::string prefix = node.name;
+    for (std::size_t k = 0; prefix.empty() && k < node.outputs.size(); ++k) {
+      if (node.outputs[k] != nullptr) prefix = node.outputs[k]->name;
+    }
+    Builder b(graph_, nullptr, prefix + "_Grad");
+    GradientContext g(b, node, std::move(output_gradients), active_);
+    rule_of(*node.def, options_)(g);
+    g.check_complete();
+    for (auto [value, gradient] : g.results()) {
+      if (gradient != nullptr) contributions_[value].push_back(gradient);
+    }
+  }
+
+  const Node nowhere_;  // for gradients that no node asked for
+  Graph& graph_;
+  ValueSet active_;
+  GradientOptions options_;
+  std::map<const Value*, std::vector<Value*>> contributions_;
+  std::map<const Value*, const Value*> named_after_;  // gradient -> the value whose name it carries
+};
+
+std::vector<Problem> problems_of(const Graph& graph, const ValueSet& active, std::span<Value* const> outputs,
+                                 std::span<Value* const> wrt, const GradientOptions& options) {
+  std::vector<Problem> problems;
+  auto refuse = [&](const Value* v, std::string_view role) {
+    if (carries_gradient(v)) return;
+    problems.push_back({Problem::Kind::invalid, "", "",
+                        concat(role, " '", v->name, "': got ", v->type.str(), ", expected a tensor of floats")});
+  };
+  for (const Value* v : outputs) refuse(v, "differentiated output");
+  for (const Value* v : wrt) refuse(v, "differentiation with respect to");
+  for (const Node* node : graph.nodes()) {
+    if (!is_on_path(*node, active) || rule_of(*node->def, options) != nullptr) continue;
+    problems.push_back({Problem::Kind::unsupported, node->name, node->op,
+                        concat(node->label(), " gradient: got an operator without one on the way to '",
+                               node->output(0) == nullptr ? "" : node->output(0)->name,
+                               "', expected a differentiable one; freeze what comes before it, replace it, or register "
+                               "a gradient for it")});
+  }
+  return problems;
+}
+
+}  // namespace
+
+std::vector<Problem> gradient_problems(const Graph& graph, std::span<Value* const> outputs, std::span<Value* const> wrt,
+                                       const GradientOptions& options) {
+  return problems_of(graph, active_values(graph, outputs, wrt), outputs, wrt, options);
+}
+
+std::vector<Value*> add_gradients(Graph& graph, std::span<Value* const> outputs, std::span<Value* const> seeds,
+                                  std::span<Value* const> wrt, const GradientOptions& options) {
+  ValueSet active = active_values(graph, outputs, wrt);
+  throw_if_any(problems_of(graph, active, outputs, wrt, options));
+  Reverse reverse(graph, std::move(active), options);
+  for (std::size_t k = 0; k < outputs.size(); ++k) reverse.seed(outputs[k], k < seeds.size() ? seeds[k] : nullptr);
+  reverse.run();
+  std::vector<Value*> gradients;
+  for (Value* v : wrt) gradients.push_back(reverse.result(v));
+  return gradients;
+}
+
+}  // namespace backpass

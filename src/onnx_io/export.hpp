@@ -1,0 +1,29 @@
+// Graph -> ModelProto: what passes and gradients made, as a file that any ONNX tool reads.
+//
+// Nodes are written in Backpass's internal form, which is that of a standard opset: the oldest one in which every
+// operator used has that form, or the one asked for if that is newer. Graphs after fusion cannot be written: fused
+// operators have no form outside Backpass.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/graph.hpp"
+#include "onnx_io/proto.hpp"
+
+namespace backpass::onnx_io {
+
+struct ExportOptions {
+  std::int64_t opset = 18;                ///< of the default domain; raised to what the operators need
+  std::vector<std::string> output_names;  ///< names of the outputs where they differ from their values'
+  bool with_types = true;                 ///< write value_info for every value whose type is known
+};
+
+/// InternalBug when the graph holds what has no form in a file.
+ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
+
+TensorProto to_proto(const Tensor& tensor, const std::string& name);
+TypeProto to_proto(const Type& type);
+
+}  // namespace backpass::onnx_io
