@@ -1,5 +1,7 @@
 #include "kernels/recurrent.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -10,7 +12,7 @@ namespace {
 
 // Rows of one product for the inputs: enough to run at full speed, few enough that the gates stay in the cache.
 constexpr std::int64_t kRowsAtOnce = 512;
-// With less work per step than this, directions run side by side instead of each on all threads.
+// With less work per step than this, directions run side by side even when that leaves threads idle.
 constexpr std::int64_t kSmallStep = std::int64_t{1} << 20;
 
 std::int64_t steps_at_once(const RecurrentLayout& l) {
@@ -251,7 +253,8 @@ template <class T>
 void run_recurrent(const RecurrentLayout& layout, const std::vector<CellSpec>& directions,
                    const RecurrentTensors<T>& tensors, T* scratch) {
   const std::int64_t work = layout.batch * layout.hidden * layout.hidden * gate_count(directions[0].kind);
-  const bool side_by_side = work < kSmallStep;
+  // One direction per thread needs no meeting after each step.
+  const bool side_by_side = work < kSmallStep || layout.directions >= omp_get_max_threads();
   parallel_for(layout.directions, side_by_side ? 1 : layout.directions, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t d = begin; d < end; ++d)
       Direction<T>(layout, directions[static_cast<std::size_t>(d)], tensors, d, scratch).run();

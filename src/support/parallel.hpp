@@ -4,6 +4,8 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 
@@ -24,6 +26,44 @@ class ThreadScope {
   int previous_;
 };
 
+namespace detail {
+
+/// Chunks in one run per thread: neighbours stay on one core, and whoever is done takes from the others, so that a
+/// thread the system has put aside does not hold up the rest.
+class ChunkQueues {
+ public:
+  ChunkQueues(std::int64_t chunks, int threads)
+      : threads_(static_cast<int>(std::min<std::int64_t>(chunks, std::min(threads, kMaxThreads)))) {
+    for (int t = 0; t < threads_; ++t) {
+      queues_[static_cast<std::size_t>(t)] = {chunks * t / threads_, chunks * (t + 1) / threads_};
+    }
+  }
+
+  int threads() const { return threads_; }
+
+  template <class F>
+  void drain(int thread, const F& f) {
+    for (int k = 0; k < threads_; ++k) {
+      Queue& q = queues_[static_cast<std::size_t>((thread + k) % threads_)];
+      std::atomic_ref<std::int64_t> next(q.next);
+      for (std::int64_t c = next.fetch_add(1, std::memory_order_relaxed); c < q.end;
+           c = next.fetch_add(1, std::memory_order_relaxed)) {
+        f(c);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMaxThreads = 256;
+  struct alignas(64) Queue {  // one cache line each: threads count without disturbing each other
+    std::int64_t next, end;
+  };
+  int threads_;
+  std::array<Queue, kMaxThreads> queues_;  // only the first threads_ are ever touched
+};
+
+}  // namespace detail
+
 /// Calls f(begin, end) over chunks covering [0, n). Chunks hold `grain` items (the last one fewer) whatever the number
 /// of threads, so that a result that depends on where chunks begin is still the same for any thread count. Runs inline
 /// when one chunk suffices or inside another parallel region. Exceptions from f reach the caller.
@@ -37,10 +77,11 @@ void parallel_for(std::int64_t n, std::int64_t grain, const F& f) {
     return;
   }
   std::exception_ptr error;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t c = 0; c < chunks; ++c) {
+  detail::ChunkQueues queues(chunks, omp_get_max_threads());
+#pragma omp parallel num_threads(queues.threads())
+  {
     try {
-      f(c * grain, std::min(n, (c + 1) * grain));
+      queues.drain(omp_get_thread_num(), [&](std::int64_t c) { f(c * grain, std::min(n, (c + 1) * grain)); });
     } catch (...) {
 #pragma omp critical(backpass_parallel_error)
       error = std::current_exception();
