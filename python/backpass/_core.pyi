@@ -236,5 +236,13 @@ def check_gradients_path(path: str | os.PathLike, request: GradientRequest) -> l
 
 def check_gradients_bytes(model: bytes, request: GradientRequest) -> list[Problem]: ...
 
+def build_training_model(model: bytes, requires_grad: list[str], frozen: list[str], outputs: list[str]) -> tuple[bytes, bytes]:
+    """
+    The training and the eval model of a model whose first output is the loss.
+    """
+
+def running_statistics(model: bytes) -> list[str]:
+    """Initializers that batch normalisations in training mode update."""
+
 def ops() -> list:
     """One dict per registered operator."""

@@ -6,4 +6,5 @@
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
 void bind_gradient(nanobind::module_& m);
+void bind_training_graph(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);

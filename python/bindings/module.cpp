@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_session(m);
   bind_gradient(m);
+  bind_training_graph(m);
   bind_ops(m);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "gradient/parameters.hpp"
 #include "gradient/reverse.hpp"
 #include "onnx_io/export.hpp"
 #include "onnx_io/import.hpp"
@@ -26,29 +27,6 @@ void note(Opened& opened, std::string text) {
   opened.problems.push_back({Problem::Kind::invalid, "", "", std::move(text)});
 }
 
-bool is_declared(const onnx_io::GraphProto& graph, const std::string& name) {
-  return std::any_of(graph.input.begin(), graph.input.end(), [&](const auto& input) { return input.name == name; });
-}
-
-onnx_io::ValueInfoProto info_of(const onnx_io::TensorProto& tensor) {
-  onnx_io::ValueInfoProto info;
-  info.name = tensor.name;
-  info.type = onnx_io::to_proto(Type::tensor(tensor.data_type, to_shape(tensor.dims)));
-  return info;
-}
-
-/// Takes the named initializers out of the model and declares them as inputs.
-std::map<std::string, Tensor> free_initializers(onnx_io::GraphProto& graph, const std::vector<std::string>& names) {
-  std::map<std::string, Tensor> freed;
-  std::erase_if(graph.initializer, [&](const onnx_io::TensorProto& t) {
-    if (std::find(names.begin(), names.end(), t.name) == names.end()) return false;
-    if (!is_declared(graph, t.name)) graph.input.push_back(info_of(t));
-    freed.emplace(t.name, onnx_io::to_tensor(t));
-    return true;
-  });
-  return freed;
-}
-
 void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& request, Opened& opened) {
   for (const std::string& name : request.outputs) {
     auto known = std::any_of(proto.output.begin(), proto.output.end(), [&](const auto& o) { return o.name == name; });
@@ -70,7 +48,10 @@ void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& reque
 Opened open(const onnx_io::ModelProto& model, const GradientRequest& request) {
   Opened opened;
   onnx_io::ModelProto copy = model;  // tensors share their data
-  std::map<std::string, Tensor> freed = free_initializers(copy.graph, request.wrt);
+  std::map<std::string, Tensor> freed;
+  for (const onnx_io::TensorProto& t : move_to_inputs(copy.graph, request.wrt)) {
+    freed.emplace(t.name, onnx_io::to_tensor(t));
+  }
   onnx_io::Import import = onnx_io::import_model(copy);
   opened.problems = std::move(import.problems);
   if (!opened.problems.empty()) return opened;
@@ -105,13 +86,6 @@ std::vector<Value*> make_seeds(Opened& opened) {
     seeds.push_back(seed);
   }
   return seeds;
-}
-
-std::int64_t opset_of(const onnx_io::ModelProto& model) {
-  for (const onnx_io::OpsetId& id : model.opset_import) {
-    if (id.domain.empty()) return id.version;
-  }
-  return 1;
 }
 
 }  // namespace

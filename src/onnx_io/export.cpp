@@ -162,7 +162,6 @@ class Exporter {
 
   /// The oldest version in which the node means what it means here: the youngest change that an adapter lifts over.
   void need_opset(const Node& node) {
-    ensure(node.domain != "backpass", shown(node), " is a fused operator, which has no form in a file");
     if (!node.domain.empty()) {
       auto version = static_cast<std::int64_t>(node.def == nullptr ? 1 : node.def->since);
       std::int64_t& known = other_domains_[node.domain];

@@ -1,8 +1,8 @@
 // Graph -> ModelProto: what passes and gradients made, as a file that any ONNX tool reads.
 //
 // Nodes are written in Backpass's internal form, which is that of a standard opset: the oldest one in which every
-// operator used has that form, or the one asked for if that is newer. Graphs after fusion cannot be written: fused
-// operators have no form outside Backpass.
+// operator used has that form, or the one asked for if that is newer. Graphs after fusion cannot be written:
+// programs of fused operators have no form in a file.
 #pragma once
 
 #include <cstdint>

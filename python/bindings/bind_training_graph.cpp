@@ -1,0 +1,37 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.hpp"
+#include "gradient/training_graph.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+
+namespace nb = nanobind;
+using namespace backpass;
+
+namespace {
+
+std::string_view view(const nb::bytes& b) { return {b.c_str(), b.size()}; }
+
+nb::bytes to_bytes(const std::string& s) { return nb::bytes(s.data(), s.size()); }
+
+nb::tuple build(const nb::bytes& model, const std::vector<std::string>& requires_grad,
+                const std::vector<std::string>& frozen, const std::vector<std::string>& outputs) {
+  TrainingModels models =
+      build_training_models(onnx_io::read_model(view(model), nullptr), {requires_grad, frozen, outputs});
+  return nb::make_tuple(to_bytes(onnx_io::write_model(models.training)), to_bytes(onnx_io::write_model(models.eval)));
+}
+
+}  // namespace
+
+void bind_training_graph(nb::module_& m) {
+  m.def("build_training_model", &build, nb::arg("model"), nb::arg("requires_grad"), nb::arg("frozen"),
+        nb::arg("outputs"), "The training and the eval model of a model whose first output is the loss.",
+        nb::sig("def build_training_model(model: bytes, requires_grad: list[str], frozen: list[str], outputs: "
+                "list[str]) -> tuple[bytes, bytes]"));
+  m.def(
+      "running_statistics",
+      [](const nb::bytes& model) { return running_statistics(onnx_io::read_model(view(model), nullptr)); },
+      nb::arg("model"), "Initializers that batch normalisations in training mode update.");
+}
