@@ -15,6 +15,13 @@ const char* how_it_runs(const OpDef& def) {
   return def.prepare != nullptr ? "kernel" : "compute";
 }
 
+const char* how_it_is_differentiated(const OpDef& def) {
+  if (def.is_flat) return "flat";
+  if (def.fused_gradient != nullptr) return "fused";
+  if (def.gradient != nullptr) return "rule";
+  return def.expand != nullptr ? "expansion" : "none";
+}
+
 nb::list all() {
   nb::list result;
   for (const OpDef* def : all_ops()) {
@@ -25,6 +32,7 @@ nb::list all() {
     row["types"] = def->types.str();
     row["doc"] = std::string(def->doc);
     row["runs_by"] = how_it_runs(*def);
+    row["gradient"] = how_it_is_differentiated(*def);
     result.append(row);
   }
   return result;

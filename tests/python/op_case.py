@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and the small formats with numpy
 import numpy as np
@@ -111,7 +111,10 @@ class Row:
     tol      rtol of float32, or {dtype: (rtol, atol)}
     outputs  how many (default: what the schema requires)
     sized    False when extents of an output depend on data, so shape inference cannot know them
-    grad     positions of the differentiable inputs (for gradient checks)
+    grad     positions of the differentiable inputs (test_gradients.py)
+    grad_inputs  input sets for the gradient instead of `inputs`, where those lie on kinks or too near to a pole
+    torch    the operator as a function of torch tensors, to compare derivatives with; by default that of the oracle.
+             False when the oracle's cannot be differentiated
     bench    what benchmarks/ops.py runs (default: the largest set)
     """
 
@@ -126,6 +129,8 @@ class Row:
     outputs: int | None = None
     sized: bool = True
     grad: Sequence[int] | None = None
+    grad_inputs: Sequence[Any] | None = None
+    torch: Callable[..., Any] | Literal[False] | None = None
     bench: Any = None
     name: str = ""
 
@@ -135,7 +140,17 @@ class Row:
 
     @functools.cached_property
     def cases(self) -> list[Case]:
-        return [Case(c.inputs, {**a, **c.attrs}) for a in self._variants() for c in map(_as_case, self.inputs)]
+        return [case for variant in self._by_variant(self.inputs) for case in variant]
+
+    @functools.cached_property
+    def grad_cases(self) -> list[Case]:
+        """For the gradient; sets of attributes take turns, so that the first few show all of them."""
+        sets = self._by_variant(self.inputs if self.grad_inputs is None else self.grad_inputs)
+        return [case for turn in zip(*(s[i % len(s) :] + s[: i % len(s)] for i, s in enumerate(sets)), strict=True)
+                for case in turn]  # fmt: skip
+
+    def _by_variant(self, inputs: Sequence[Any]) -> list[list[Case]]:
+        return [[Case(c.inputs, {**a, **c.attrs}) for c in map(_as_case, inputs)] for a in self._variants()]
 
     def _variants(self) -> list[Mapping[str, Any]]:
         return [self.attrs] if isinstance(self.attrs, Mapping) else list(self.attrs)

@@ -63,7 +63,17 @@ def from_torch(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*tensors, **attrs)
         return [r.detach().numpy() for r in (result if isinstance(result, (list, tuple)) else [result])]
 
+    oracle.torch_function = function  # type: ignore[attr-defined]  # for its derivative
     return oracle
+
+
+def torch_function(row: op_case.Row) -> Callable[..., Any] | None:
+    """The row's forward in torch, whose derivative is that of the operator; None when it has none."""
+    if row.torch is not None:
+        return row.torch or None
+    if row.oracle == "torch":
+        return _torch_function(row.op)
+    return getattr(row.oracle, "torch_function", None)
 
 
 def _torch_function(op: str) -> Callable[..., Any]:

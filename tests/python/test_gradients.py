@@ -1,0 +1,158 @@
+"""The gradient of every Row of op_rows/ that names differentiable inputs; gradient_check.py holds the judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import backpass
+import gradient_check
+import numpy as np
+import op_case
+import pytest
+from gradient_check import Subject
+from gradient_exceptions import REASONS
+from op_case import Row
+
+EVERYDAY_CASES = 4  # input sets per row outside `slow`
+ROWS = [row for row in op_case.all_rows() if row.grad]
+
+
+def supports(row: Row, dtype: str) -> bool:
+    """By the row, or (as rows often name float32 only) by the operator."""
+    op = gradient_check.declared().get((row.domain, row.op))
+    types = op["types"].split(", ") if op else []
+    return dtype in row.dtypes or dtype in types
+
+
+def judged_in(row: Row) -> str:
+    return "float64" if supports(row, "float64") else "float32"
+
+
+def parameters() -> Iterator[Any]:
+    for row in ROWS:
+        yield pytest.param(row, EVERYDAY_CASES, id=row.label)
+        if len(row.grad_cases) > EVERYDAY_CASES:
+            yield pytest.param(row, None, id=f"{row.label}-all", marks=pytest.mark.slow)
+
+
+def each(row: Row, dtype: str, limit: int | None, check: Any) -> None:
+    """Runs `check` on the cases and reports all that is wrong."""
+    skip_if_missing(row)
+    problems, count = [], 0
+    for s in gradient_check.chosen(row, dtype, limit):
+        count += 1
+        try:
+            problem = check(s)
+        except backpass.Error as e:
+            skip_if_incomplete(e)
+            problem = f"{type(e).__name__}: {e}"
+        if problem:
+            problems.append(f"{s.item}: {problem}")
+    assert not problems, "\n".join(problems)
+    assert count, f"no case of {row.label} can be differentiated: give it grad_inputs"
+
+
+def skip_if_missing(row: Row) -> None:
+    op = gradient_check.declared().get((row.domain, row.op))
+    if op is not None and op["gradient"] == "none":
+        pytest.skip("no gradient")
+
+
+def skip_if_incomplete(error: Exception) -> None:
+    """What a rule or an expansion emits may lack a gradient."""
+    if isinstance(error, backpass.Unsupported) and "got an operator without one" in str(error):
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("row", "limit"), list(parameters()))
+def test_values(row: Row, limit: int | None) -> None:
+    def check(s: Subject) -> str:
+        gradients = s.gradients()
+        return (
+            gradient_check.well_formed(s)
+            or gradient_check.against_differences(s, gradients)
+            or gradient_check.against_torch(s, gradients)
+            or gradient_check.with_symbols(s, gradients)
+            or gradient_check.fused(s, gradients)
+        )
+
+    each(row, judged_in(row), limit, check)
+
+
+@pytest.mark.parametrize(("row", "limit"), list(parameters()))
+def test_float32(row: Row, limit: int | None) -> None:
+    """The fused form and onnxruntime agree with the standard one."""
+
+    def check(s: Subject) -> str:
+        gradients = s.gradients()
+        return gradient_check.fused(s, gradients) or gradient_check.against_onnxruntime(s, gradients)
+
+    each(row, "float32", limit and limit // 2, check)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_second_derivative(row: Row) -> None:
+    skip_if_missing(row)
+    subjects = list(gradient_check.chosen(row, judged_in(row), EVERYDAY_CASES))
+    smallest = min((s for s in subjects if size(s) > 1), key=size, default=subjects[0])
+    try:
+        problem = gradient_check.second_derivative(smallest)
+    except backpass.Error as e:
+        skip_if_incomplete(e)
+        problem = f"{type(e).__name__}: {e}"
+    assert not problem, f"{smallest.item}: {problem}"
+
+
+def size(s: Subject) -> int:
+    return int(sum(s.feeds[name].size for name in s.wrt))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_halves(row: Row, dtype: str) -> None:
+    """16-bit gradients are those of float32 at the same, already rounded, inputs."""
+    if dtype not in row.dtypes:
+        pytest.skip(f"the row names no {dtype}")
+
+    def check(s: Subject) -> str:
+        got = s.gradients()
+        wide = widened(s)
+        want = [v.astype(dtype) for v in wide.gradients()]
+        tolerance = {"float16": 2e-2, "bfloat16": 8e-2}[dtype]
+        return gradient_check.all_close(s.wrt, got, want, tolerance, dtype) or gradient_check.fused(s, got)
+
+    each(row, dtype, 2, check)
+
+
+def widened(s: Subject) -> Subject:
+    item = op_case.Instance(s.item.row, "float32", s.item.case, s.item.opset, [op_case.widen(v) for v in s.item.values])
+    return Subject(item, s.wrt, {k: op_case.widen(v) for k, v in s.seeds.items()}, [])
+
+
+@pytest.mark.xfail(reason="rules are being written family by family", strict=False)
+def test_every_operator_is_differentiable_or_says_why_not() -> None:
+    ops = [op for op in backpass.ops() if op["domain"] == ""]
+    classes = {op["name"]: gradient_check.gradient_class(op) for op in ops}
+    missing = sorted(name for name, kind in classes.items() if kind == "missing")
+    assert not missing, "write a rule, set is_flat, or give the reason in gradient_exceptions.py"
+    assert set(REASONS) == {name for name, kind in classes.items() if kind == "exception"}, "stale reasons"
+    tested = {row.op for row in ROWS if row.domain == ""}
+    untested = sorted(name for name, kind in classes.items() if kind == "differentiable" and name not in tested)
+    assert not untested, "give their rows grad=[...]"
+    count = Counter(classes.values())
+    print(
+        f"gradients: {count['differentiable']} operators differentiable, {count['flat']} piecewise constant, "
+        f"{count['exception']} without derivative"
+    )
+
+
+def test_finite_differences_notice_a_wrong_gradient() -> None:
+    row = next(r for r in ROWS if r.label == "Mul")
+    s = next(gradient_check.chosen(row, "float64", 1))
+    right = s.gradients()
+    assert not gradient_check.against_differences(s, right)
+    wrong = [right[0] * (1 + 1e-5), right[1]]
+    assert gradient_check.against_differences(s, wrong)
+    assert gradient_check.close(np.ones(3), np.array([1, 1, 1.1]), 1e-6, "ones")
