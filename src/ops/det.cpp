@@ -1,7 +1,9 @@
 // Det: determinant of square matrices.
 #include <cmath>
+#include <numeric>
 #include <utility>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
@@ -64,12 +66,36 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// The matrix of cofactors: (-1)^(i+j) times the determinant of what is left without row i and column j. Unlike
+/// det(X) inverse(X)', it exists where the determinant is zero.
+void gradient(GradientContext& g) {
+  const std::int64_t rank = g.rank(g.x());
+  Value* n = g.extent(g.x(), -1);
+  Value* zero = g.b.integer(0);
+  Value* one = g.b.integer(1);
+  Value* index = g.op("Range", {zero, n, one});
+  Value* column = g.unsqueeze(index, {1});
+  Value* fewer = g.op("Range", {zero, g.op("Max", {g.sub(n, one), zero}), one});
+  // Row i lists the indices other than i.
+  Value* others = g.add(fewer, g.cast(g.op("GreaterOrEqual", {fewer, column}), DType::int64));
+  // [..., i, rows but i, j, columns but j], then both pairs side by side.
+  Value* minors = g.gather(g.gather(g.x(), others, rank - 2), others, rank);
+  std::vector<std::int64_t> perm(static_cast<std::size_t>(rank + 2));
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[perm.size() - 3], perm[perm.size() - 2]);
+  Value* cofactors = g.op("Det", {g.transpose(minors, std::move(perm))});
+  Value* is_odd = g.equal(g.op("Mod", {g.add(index, column), g.b.integer(2)}), one);
+  cofactors = g.where(is_odd, g.neg(cofactors), cofactors);
+  g.set(0, g.mul(g.unsqueeze(g.dy(), {-2, -1}), cofactors));
+}
+
 const Register kOp({.name = "Det",
                     .since = 22,
                     .doc = "determinant of square matrices",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
+                    .gradient = gradient,
                     .half_through_float = true});
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <string>
 
+#include "ops/einsum_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
@@ -12,8 +13,6 @@
 
 namespace backpass {
 namespace {
-
-constexpr int kFirstEllipsisLabel = 256;  // letters are their own character codes
 
 struct Term {
   std::string letters;
@@ -196,6 +195,12 @@ Kernel prepare(PrepareContext& c) {
   return is_float(c.in(0).dtype) ? prepare_real(c, labels, dims) : prepare_integer(c, labels, dims);
 }
 
+void gradient(GradientContext& g) {
+  std::vector<std::size_t> ranks;
+  for (const Value* x : g.node.inputs) ranks.push_back(static_cast<std::size_t>(g.rank(x)));
+  einsum_gradient(g, label(parse(g.node), ranks, g.node));
+}
+
 const Register kOp({.name = "Einsum",
                     .since = 28,
                     .doc = "sums of products over axes named by an equation",
@@ -203,6 +208,7 @@ const Register kOp({.name = "Einsum",
                     .types = types::numbers,
                     .infer = infer,
                     .prepare = prepare,
+                    .gradient = gradient,
                     .half_through_float = true});
 
 }  // namespace

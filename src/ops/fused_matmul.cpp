@@ -1,6 +1,8 @@
 // com.microsoft FusedMatMul and TransposeMatMul: matrix product of operands transposed on the way, times alpha.
+#include <algorithm>
 #include <numeric>
 
+#include "gradient/product_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/product.hpp"
 
@@ -40,6 +42,29 @@ Kernel prepare(PrepareContext& c) {
   return product_kernel(c.in(0).dtype, std::move(product));
 }
 
+Value* permute(GradientContext& g, Value* a, const std::vector<std::int64_t>& perm) {
+  return std::is_sorted(perm.begin(), perm.end()) ? a : g.transpose(a, perm);
+}
+
+std::vector<std::int64_t> inverse_of(const std::vector<std::int64_t>& perm) {
+  std::vector<std::int64_t> inverse(perm.size());
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    inverse[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
+  return inverse;
+}
+
+/// That of the product of the transposed operands, transposed back.
+template <bool fused>
+void gradient(GradientContext& g) {
+  const float alpha = g.node.attr_float("alpha", 1);
+  auto perm_a = permutation(g.node, static_cast<std::size_t>(g.rank(g.x(0))), true);
+  auto perm_b = permutation(g.node, static_cast<std::size_t>(g.rank(g.x(1))), false);
+  Value* dy = alpha == 1 ? g.dy() : g.mul(g.dy(), g.number(alpha));
+  ProductGradient d = product_gradient(g, permute(g, g.x(0), perm_a), permute(g, g.x(1), perm_b), dy, fused);
+  g.set(0, permute(g, d.a, inverse_of(perm_a)));
+  g.set(1, permute(g, d.b, inverse_of(perm_b)));
+}
+
 constexpr OpDef kDefinition{.name = "FusedMatMul",
                             .domain = "com.microsoft",
                             .since = 1,
@@ -48,6 +73,8 @@ constexpr OpDef kDefinition{.name = "FusedMatMul",
                             .types = types::floats,
                             .infer = infer,
                             .prepare = prepare,
+                            .gradient = gradient<false>,
+                            .fused_gradient = gradient<true>,
                             .half_through_float = true};
 
 OpDef renamed(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/product.hpp"
 #include "ops/shape_rules.hpp"
@@ -148,6 +149,27 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+/// Each operand's gradient is a Gemm of dY and the other one, in the order that leaves the operand as it was given.
+void gradient(GradientContext& g) {
+  const std::int64_t trans_a = g.node.attr_int("transA", 0) != 0 ? 1 : 0;
+  const std::int64_t trans_b = g.node.attr_int("transB", 0) != 0 ? 1 : 0;
+  const float alpha = g.node.attr_float("alpha", 1);
+  const float beta = g.node.attr_float("beta", 1);
+  auto product = [&](Value* left, std::int64_t trans_left, Value* right, std::int64_t trans_right) {
+    return g.op("Gemm", {left, right}, {{"alpha", alpha}, {"transA", trans_left}, {"transB", trans_right}});
+  };
+  Value* dy = g.dy();
+  g.set(0, trans_a != 0 ? product(g.x(1), trans_b, dy, 1) : product(dy, 0, g.x(1), 1 - trans_b));
+  g.set(1, trans_b != 0 ? product(dy, 1, g.x(0), trans_a) : product(g.x(0), 1 - trans_a, dy, 0));
+  if (!g.wants(2)) return;
+  if (beta == 0) {
+    g.set_zero(2);  // C is not even read
+  } else {
+    Value* sum = g.reduce_like(dy, g.x(2));
+    g.set(2, beta == 1 ? sum : g.mul(sum, g.number(beta)));
+  }
+}
+
 const Register gemm_op{{.name = "Gemm",
                         .since = 13,
                         .doc = "alpha * A' B' + beta * C for matrices, optionally transposed",
@@ -155,6 +177,7 @@ const Register gemm_op{{.name = "Gemm",
                         .types = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64},
                         .infer = infer,
                         .prepare = prepare,
+                        .gradient = gradient,
                         .half_through_float = true}};
 
 }  // namespace

@@ -1,6 +1,7 @@
 // MatMul: numpy's matrix product.
 #include <memory>
 
+#include "gradient/product_rule.hpp"
 #include "kernels/gemm.hpp"
 #include "ops/op.hpp"
 #include "ops/product.hpp"
@@ -37,6 +38,13 @@ Kernel prepare(PrepareContext& c) {
   return product_kernel(dtype, std::move(product));
 }
 
+template <bool fused>
+void gradient(GradientContext& g) {
+  ProductGradient d = product_gradient(g, g.x(0), g.x(1), g.dy(), fused);
+  g.set(0, d.a);
+  g.set(1, d.b);
+}
+
 const Register matmul{{.name = "MatMul",
                        .since = 13,
                        .doc = "numpy's matrix product; batch axes broadcast",
@@ -44,6 +52,8 @@ const Register matmul{{.name = "MatMul",
                        .types = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64},
                        .infer = infer,
                        .prepare = prepare,
+                       .gradient = gradient<false>,
+                       .fused_gradient = gradient<true>,
                        .half_through_float = true}};
 
 }  // namespace

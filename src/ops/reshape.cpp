@@ -60,12 +60,18 @@ void infer_rank_only(InferContext& c) {
   c.set_shape(0, std::move(out));
 }
 
+/// Nothing has to be looked up in the input.
+bool is_complete(const std::vector<Dim>& target) {
+  return std::none_of(target.begin(), target.end(), [](const Dim& d) { return d.is_known() && d.value() <= 0; });
+}
+
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   c.require(c.dtype(1) == DType::int64, "shape: got ", name_of(c.dtype(1)), ", expected int64");
   if (c.knows_shape(1)) c.require(c.rank(1) <= 1, "shape: got rank ", c.rank(1), ", expected a 1-D tensor");
   auto target = c.maybe_ints(1);
   if (!target) return infer_rank_only(c);
+  if (!c.knows_shape(0) && is_complete(*target)) return c.set_shape(0, *std::move(target));
   const Shape& in = c.shape(0);
   std::size_t unknown = 0;
   Shape out = requested_shape(c, *target, unknown);
