@@ -59,6 +59,11 @@ Rule rule_of(const OpDef& def, const GradientOptions& options) {
   return def.gradient;
 }
 
+bool may_be_equal(const Shape& a, const Shape& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Dim& x, const Dim& y) { return !x.is_known() || !y.is_known() || x == y; });
+}
+
 class Reverse {
  public:
   Reverse(Graph& graph, ValueSet active, const GradientOptions& options)
@@ -147,8 +152,23 @@ class Reverse {
     rule_of(*node.def, options_)(g);
     g.check_complete();
     for (auto [value, gradient] : g.results()) {
-      if (gradient != nullptr) contributions_[value].push_back(gradient);
+      if (gradient == nullptr) continue;
+      settle_type(node, *value, *gradient);
+      contributions_[value].push_back(gradient);
     }
+  }
+
+  /// A gradient has the type of its value, whether or not inference could follow how it was computed.
+  static void settle_type(const Node& node, const Value& value, Value& gradient) {
+    ensure(gradient.type.is_tensor() && gradient.type.dtype == value.type.dtype, shown(node), " gradient of '",
+           value.name, "': got ", shown(gradient.type), ", expected ", shown(value.type));
+    if (gradient.producer == nullptr || !value.type.shape) return;
+    if (gradient.type.shape) {
+      ensure(may_be_equal(*gradient.type.shape, *value.type.shape), shown(node), " gradient of '", value.name,
+             "': got ", shown(gradient.type), ", expected ", shown(value.type));
+      if (is_known(*gradient.type.shape)) return;
+    }
+    gradient.type.shape = value.type.shape;
   }
 
   const Node nowhere_;  // for gradients that no node asked for

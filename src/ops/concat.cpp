@@ -1,6 +1,7 @@
 // Concat and ConcatTraining: tensors one after the other along an axis.
 #include <algorithm>
 
+#include "gradient/positions.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -81,13 +82,29 @@ Kernel prepare_training(PrepareContext& c) {
   };
 }
 
+void gradient(GradientContext& g) {
+  const std::size_t count = g.node.inputs.size();
+  if (count == 1) return g.set(0, g.dy());
+  const std::int64_t axis = g.node.attr_int("axis");
+  std::vector<Value*> lengths;
+  std::vector<std::int64_t> known;
+  for (Value* x : g.node.inputs) {
+    lengths.push_back(g.extent(x, axis));
+    if (lengths.back()->constant) known.push_back(lengths.back()->constant->to_ints()[0]);
+  }
+  Value* sizes = known.size() == count ? g.b.ints(std::move(known)) : vector_of(g, lengths);
+  std::vector<Value*> parts = g.b.ops("Split", {g.dy(), sizes}, count, {{"axis", axis}});
+  for (std::size_t i = 0; i < count; ++i) g.set(i, parts[i]);
+}
+
 const Register concat_op{{.name = "Concat",
                           .since = 13,
                           .doc = "Tensors one after the other along `axis`.",
                           .inputs = {1, -1},
                           .types = types::movable,
                           .infer = infer,
-                          .prepare = prepare}};
+                          .prepare = prepare,
+                          .gradient = gradient}};
 
 const Register concat_training{{.name = "ConcatTraining",
                                 .domain = "com.microsoft",
@@ -96,7 +113,8 @@ const Register concat_training{{.name = "ConcatTraining",
                                 .outputs = {1, 2},
                                 .types = types::movable,
                                 .infer = infer_training,
-                                .prepare = prepare_training}};
+                                .prepare = prepare_training,
+                                .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

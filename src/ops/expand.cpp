@@ -1,6 +1,8 @@
 // Expand and Tile: elements repeated along axes.
 #include <algorithm>
+#include <limits>
 
+#include "gradient/rule.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -83,13 +85,37 @@ Kernel prepare_tile(PrepareContext& c) {
   return [copy](const KernelArgs& args) { copy(args.inputs[0], args.outputs[0]); };
 }
 
+/// dy of unknown rank with all axes that x lacks joined into one, which is then summed.
+Value* leading_summed(GradientContext& g) {
+  const std::int64_t rank = g.rank(g.x());
+  if (rank == 0) return g.op("ReduceSum", {g.dy()}, {{"keepdims", std::int64_t{0}}});
+  Value* shape = g.shape_of(g.dy());
+  Value* leading = g.reshape(g.op("ReduceProd", {g.slice(shape, 0, -rank, 0)}), {1});
+  Value* tail = g.op("Slice", {shape, g.b.ints({-rank}), g.b.ints({std::numeric_limits<std::int64_t>::max()})});
+  tail = g.reshape(tail, {rank});
+  return g.sum(g.reshape_to(g.dy(), g.concat({leading, tail}, 0)), {0}, false);
+}
+
+void expand_gradient(GradientContext& g) { g.set_reduced(0, g.dy()->type.shape ? g.dy() : leading_summed(g)); }
+
+/// Copies lie at (repeat, element) pairs of axes: summed over the repeats.
+void tile_gradient(GradientContext& g) {
+  const std::int64_t rank = g.rank(g.x());
+  if (rank == 0) return g.set(0, g.dy());
+  std::vector<std::int64_t> repeats;
+  for (std::int64_t i = 0; i < rank; ++i) repeats.push_back(2 * i);
+  Value* pairs = g.concat({g.unsqueeze(g.x(1), {1}), g.unsqueeze(g.shape_of(g.x()), {1})}, 1);
+  g.set(0, g.sum(g.reshape_to(g.dy(), g.reshape(pairs, {2 * rank})), std::move(repeats), false));
+}
+
 const Register expand{{.name = "Expand",
                        .since = 13,
                        .doc = "The tensor broadcast with the given extents.",
                        .inputs = {2, 2},
                        .types = types::movable,
                        .infer = infer_expand,
-                       .prepare = prepare_expand}};
+                       .prepare = prepare_expand,
+                       .gradient = expand_gradient}};
 
 const Register tile{{.name = "Tile",
                      .since = 13,
@@ -97,7 +123,8 @@ const Register tile{{.name = "Tile",
                      .inputs = {2, 2},
                      .types = types::movable,
                      .infer = infer_tile,
-                     .prepare = prepare_tile}};
+                     .prepare = prepare_tile,
+                     .gradient = tile_gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,4 +1,5 @@
 // Flatten: a matrix of everything before an axis by everything from it on.
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 
@@ -16,12 +17,15 @@ void infer(InferContext& c) {
   c.set_shape(0, {product(extents.first(split)), product(extents.subspan(split))});
 }
 
+void same_elements_gradient(GradientContext& g) { g.set(0, g.reshape_like(g.dy(), g.x())); }
+
 const Register flatten{{.name = "Flatten",
                         .since = 25,
                         .doc = "A matrix: the axes before `axis` by the others.",
                         .types = movement::any_type,
                         .infer = infer,
                         .prepare = movement::prepare_copy,
+                        .gradient = same_elements_gradient,
                         .is_view = true}};
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Gather, ShrunkenGather and GatherGrad: slices along an axis picked by index.
 #include "kernels/gather.hpp"
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -78,13 +79,22 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   };
 }
 
+void gradient(GradientContext& g) { g.set(0, add_slices_at(g, g.x(1), g.dy(), g.x(), g.node.attr_int("axis", 0))); }
+
+void fused_gradient(GradientContext& g) {
+  g.set(0, g.op("GatherGrad", {g.shape_of(g.x()), g.x(1), g.dy()}, {{"axis", g.node.attr_int("axis", 0)}},
+                "com.microsoft"));
+}
+
 const Register gather{{.name = "Gather",
                        .since = 13,
                        .doc = "Slices along `axis` picked by index.",
                        .inputs = {2, 2},
                        .types = types::movable,
                        .infer = infer_gather,
-                       .prepare = prepare_gather}};
+                       .prepare = prepare_gather,
+                       .gradient = gradient,
+                       .fused_gradient = fused_gradient}};
 
 const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .domain = "com.microsoft",
@@ -92,7 +102,9 @@ const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .inputs = {2, 2},
                                 .types = types::movable,
                                 .infer = infer_shrunken_gather,
-                                .prepare = prepare_gather}};
+                                .prepare = prepare_gather,
+                                .gradient = gradient,
+                                .fused_gradient = fused_gradient}};
 
 const Register gather_grad{{.name = "GatherGrad",
                             .domain = "com.microsoft",

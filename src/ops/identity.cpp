@@ -1,4 +1,5 @@
 // Identity: the value itself, of any type.
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 
@@ -14,6 +15,8 @@ void infer(InferContext& c) {
 /// Sequences and optionals; tensors are planned as views.
 void compute(ComputeContext& c) { c.outputs[0] = c.inputs[0]; }
 
+void gradient(GradientContext& g) { g.set(0, g.dy()); }
+
 const Register identity{{.name = "Identity",
                          .since = 25,
                          .doc = "The value itself: a tensor, a sequence or an optional.",
@@ -21,6 +24,7 @@ const Register identity{{.name = "Identity",
                          .infer = infer,
                          .prepare = movement::prepare_copy,
                          .compute = compute,
+                         .gradient = gradient,
                          .is_view = true}};
 
 }  // namespace

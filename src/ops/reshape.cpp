@@ -1,6 +1,7 @@
 // Reshape: the same elements under other extents.
 #include <algorithm>
 
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 
@@ -88,6 +89,8 @@ void infer(InferContext& c) {
   if (auto values = c.maybe_ints(0); values && small) movement::set_ints(c, 0, *std::move(values));
 }
 
+void same_elements_gradient(GradientContext& g) { g.set(0, g.reshape_like(g.dy(), g.x())); }
+
 const Register reshape{{.name = "Reshape",
                         .since = 25,
                         .doc = "The same elements under other extents; one may be -1, 0 copies the input's.",
@@ -95,6 +98,7 @@ const Register reshape{{.name = "Reshape",
                         .types = movement::any_type,
                         .infer = infer,
                         .prepare = movement::prepare_copy,
+                        .gradient = same_elements_gradient,
                         .is_view = true}};
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
+#include "ops/slice_rule.hpp"
 
 namespace backpass {
 namespace {
@@ -259,7 +260,9 @@ const Register slice{{.name = "Slice",
                       .inputs = {3, 5},
                       .types = types::movable,
                       .infer = infer_slice,
-                      .prepare = prepare_slice}};
+                      .prepare = prepare_slice,
+                      .gradient = slice_gradient,
+                      .fused_gradient = slice_fused_gradient}};
 
 const Register slice_grad{{.name = "SliceGrad",
                            .domain = "com.microsoft",

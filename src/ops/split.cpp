@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "gradient/positions.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -112,6 +113,18 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Pieces nobody uses count as zeros; of those that are omitted only the node itself knows the size.
+void gradient(GradientContext& g) {
+  const std::size_t count = g.node.outputs.size();
+  std::vector<Value*> whole = g.node.outputs;
+  if (std::count(whole.begin(), whole.end(), nullptr) > 0) {
+    whole = g.b.ops(g.node.op, g.node.inputs, count, attributes_of(g.node), g.node.domain);
+  }
+  std::vector<Value*> parts;
+  for (std::size_t i = 0; i < count; ++i) parts.push_back(g.has_dy(i) ? g.dy(i) : g.zeros_like(whole[i]));
+  g.set(0, count == 1 ? parts[0] : g.concat(std::move(parts), g.node.attr_int("axis", 0)));
+}
+
 const Register split{{.name = "Split",
                       .since = 18,
                       .doc = "Consecutive pieces along `axis`: of the sizes given, or `num_outputs` equal ones.",
@@ -119,7 +132,8 @@ const Register split{{.name = "Split",
                       .outputs = {1, -1},
                       .types = types::movable,
                       .infer = infer,
-                      .prepare = prepare}};
+                      .prepare = prepare,
+                      .gradient = gradient}};
 
 const Register split_training{{.name = "SplitTraining",
                                .domain = "com.microsoft",
@@ -128,10 +142,17 @@ const Register split_training{{.name = "SplitTraining",
                                .outputs = {1, -1},
                                .types = types::movable,
                                .infer = infer,
-                               .prepare = prepare}};
+                               .prepare = prepare,
+                               .gradient = gradient}};
 
 void lift_13(Builder& b, Node& node) { movement::ints_attribute_to_input(b, node, "split", 1); }
 const RegisterAdapter split_13{{.op = "Split", .below = 13, .lift = lift_13}};
+
+/// Without sizes, the number of outputs tells the number of pieces.
+void lift_18(Builder& /*b*/, Node& node) {
+  if (node.input(1) == nullptr) node.attributes.emplace("num_outputs", std::ssize(node.outputs));
+}
+const RegisterAdapter split_18{{.op = "Split", .below = 18, .lift = lift_18}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,6 +1,7 @@
 // Squeeze and Unsqueeze: axes of extent 1 removed and added.
 #include <algorithm>
 
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 
@@ -57,6 +58,8 @@ void infer_unsqueeze(InferContext& c) {
   c.set_shape(0, std::move(out));
 }
 
+void same_elements_gradient(GradientContext& g) { g.set(0, g.reshape_like(g.dy(), g.x())); }
+
 const Register squeeze{{.name = "Squeeze",
                         .since = 25,
                         .doc = "Removes axes of extent 1: those listed, or all.",
@@ -64,6 +67,7 @@ const Register squeeze{{.name = "Squeeze",
                         .types = movement::any_type,
                         .infer = infer_squeeze,
                         .prepare = movement::prepare_copy,
+                        .gradient = same_elements_gradient,
                         .is_view = true}};
 
 const Register unsqueeze{{.name = "Unsqueeze",
@@ -73,6 +77,7 @@ const Register unsqueeze{{.name = "Unsqueeze",
                           .types = movement::any_type,
                           .infer = infer_unsqueeze,
                           .prepare = movement::prepare_copy,
+                          .gradient = same_elements_gradient,
                           .is_view = true}};
 
 void lift_13(Builder& b, Node& node) { movement::ints_attribute_to_input(b, node, "axes", 1); }

@@ -1,6 +1,7 @@
 // Transpose: axes in another order.
 #include <numeric>
 
+#include "gradient/rule.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -53,12 +54,23 @@ Kernel prepare_bytes(PrepareContext& c) {
 
 Kernel prepare(PrepareContext& c) { return movement::through_bytes(c, prepare_bytes); }
 
+void gradient(GradientContext& g) {
+  if (!g.node.has_attribute("perm")) return g.set(0, g.op("Transpose", {g.dy()}));
+  std::vector<std::int64_t> perm = g.node.attr_ints("perm");
+  std::vector<std::int64_t> back(perm.size());
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    back[static_cast<std::size_t>(perm[i] < 0 ? perm[i] + std::ssize(perm) : perm[i])] = static_cast<std::int64_t>(i);
+  }
+  g.set(0, g.transpose(g.dy(), std::move(back)));
+}
+
 const Register transpose{{.name = "Transpose",
                           .since = 25,
                           .doc = "Axes in the order of `perm`; reversed without it.",
                           .types = movement::any_type,
                           .infer = infer,
-                          .prepare = prepare}};
+                          .prepare = prepare,
+                          .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass
