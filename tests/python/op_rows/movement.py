@@ -110,6 +110,8 @@ FED = {
     "ConstantOfShape": [case(np.array([4, 2]))],
 }
 
+UNRANKED = ("Squeeze", "Unsqueeze")  # onnx.checker refuses gradients that arrive as inputs of unknown rank
+
 
 def pad_by_slicing(x: Any, pads: Any, value: Any = 0) -> Any:
     """numpy refuses negative pads."""
@@ -177,12 +179,13 @@ ROWS = [
     Row("Concat", CONCAT, dtypes=MOVED, opset=(28, 11), grad=[0, 1]),
     Row("Concat", [case((2, 3), (2, 1), axis=1)], opset=7, name="Concat-7"),
     Row("Split", SPLIT, dtypes=MOVED, opset=(28, 13), outputs=3, grad=[0]),
-    Row("Split", EVEN, attrs={"num_outputs": 2}, outputs=2, name="Split-even"),
+    Row("Split", EVEN, attrs={"num_outputs": 2}, outputs=2, grad=[0], name="Split-even"),
     Row(
         "Split",
         [case((2, 6), axis=1, split=[1, 2, 3]), case((6, 2)), case((3, 6), axis=-1)],
         opset=(11,),
         outputs=3,
+        grad=[0],
         name="Split-attribute",
     ),
     Row("Split", [case((2, 6), axis=1, split=[1, 2, 3]), case((6, 2))], opset=7, outputs=3, name="Split-7"),
@@ -241,5 +244,15 @@ ROWS = [
         [case(const([2, 3])), case(const([4])), case(const(np.zeros(0, np.int64))), case(const([0, 2]))],
         opset=(28, 9),
     ),
-    *(Row(op, cases, sized=False, outputs=3 if op == "Split" else None, name=f"{op}-fed") for op, cases in FED.items()),
+    *(
+        Row(
+            op,
+            cases,
+            sized=False,
+            outputs=3 if op == "Split" else None,
+            grad=None if op in ("ConstantOfShape", *UNRANKED) else [0],
+            name=f"{op}-fed",
+        )
+        for op, cases in FED.items()
+    ),
 ]

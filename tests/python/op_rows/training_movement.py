@@ -86,6 +86,7 @@ ROWS = [
         domain=MS,
         outputs=2,
         oracle=concat_training,
+        grad=[0, 1],
     ),
     Row(
         "SplitTraining",
@@ -94,6 +95,7 @@ ROWS = [
         domain=MS,
         outputs=3,
         oracle=split_training,
+        grad=[0],
     ),
     Row(
         "GatherGrad",
@@ -143,6 +145,7 @@ ROWS = [
         dtypes=FLOATS,
         domain=MS,
         oracle=lambda x, i, axis=0: np.take(x, i, axis),
+        grad=[0],
     ),
     Row(
         "BroadcastGradientArgs",
