@@ -2,6 +2,7 @@
 // or (training) those of the batch, then scale and shift.
 #include "graph/builder.hpp"
 #include "kernels/batch_norm.hpp"
+#include "ops/batch_normalization_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
@@ -122,6 +123,8 @@ const Register kOp({.name = "BatchNormalization",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
+                    .gradient = batch_norm_gradient,
+                    .fused_gradient = batch_norm_fused_gradient,
                     .half_through_float = true});
 
 const Register kInternal({.name = "BatchNormInternal",
@@ -133,6 +136,8 @@ const Register kInternal({.name = "BatchNormInternal",
                           .types = types::floats,
                           .infer = [](InferContext& c) { infer_with(c, 4); },
                           .prepare = prepare_training,
+                          .gradient = batch_norm_gradient,
+                          .fused_gradient = batch_norm_fused_gradient,
                           .half_through_float = true});
 
 /// Until opset 13 asking for more than Y meant training; until opset 8 `spatial=0` normalised every position by itself.

@@ -1,6 +1,7 @@
 // Dropout, ONNX Runtime's BiasDropout, DropoutGrad: elements set to 0 with probability `ratio`, the others scaled up.
 #include <cstring>
 
+#include "gradient/forward_output.hpp"
 #include "graph/builder.hpp"
 #include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
@@ -69,6 +70,28 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Without training_mode, or with a constant false, it is the identity.
+bool is_identity(const Node& node) {
+  const Value* training = node.input(2);
+  return training == nullptr || (training->constant && !training->constant->as<bool>()[0]);
+}
+
+Value* mask_of(GradientContext& g) { return forward_output(g, 1, Type::tensor(DType::boolean, g.x(0)->type.shape)); }
+
+void gradient(GradientContext& g) {
+  g.set_zero(1);
+  if (is_identity(g.node)) return g.set(0, g.dy());
+  Value* ratio = g.has_input(1) ? g.cast_like(g.x(1), g.dy()) : g.number(kDefaultRatio);
+  Value* scale = g.where(g.x(2), g.reciprocal(g.sub(g.one(), ratio)), g.one());
+  g.set(0, g.where(mask_of(g), g.mul(g.dy(), scale), g.zero()));
+}
+
+void fused_gradient(GradientContext& g) {
+  if (is_identity(g.node)) return gradient(g);
+  g.set_zero(1);
+  g.set(0, g.op("DropoutGrad", {g.dy(), mask_of(g), g.node.input(1), g.node.input(2)}, {}, "com.microsoft"));
+}
+
 const Register kDropout({.name = "Dropout",
                          .since = 22,
                          .doc = "elements set to 0 at random, the others scaled up (training); identity (inference)",
@@ -77,6 +100,8 @@ const Register kDropout({.name = "Dropout",
                          .types = types::floats | types::float8s,
                          .infer = infer,
                          .prepare = prepare,
+                         .gradient = gradient,
+                         .fused_gradient = fused_gradient,
                          .in_place_input = 0,
                          .is_random = true});
 

@@ -2,6 +2,7 @@
 // scale and shift per channel. InstanceNormalization has as many groups as channels.
 #include <cmath>
 
+#include "gradient/standardize_rule.hpp"
 #include "graph/builder.hpp"
 #include "kernels/normalize.hpp"
 #include "ops/op.hpp"
@@ -68,6 +69,45 @@ Kernel prepare_groups(PrepareContext& c, std::int64_t groups) {
 Kernel prepare_group(PrepareContext& c) { return prepare_groups(c, c.node.attr_int("num_groups")); }
 Kernel prepare_instance(PrepareContext& c) { return prepare_groups(c, c.in(0).dims[1]); }
 
+/// [batch, groups, channels of a group, ...]
+Value* grouped(GradientContext& g, Value* x, std::int64_t groups) {
+  if (auto dims = g.known_dims(x)) {
+    Dims shape{(*dims)[0], groups, (*dims)[1] / groups};
+    shape.insert(shape.end(), dims->begin() + 2, dims->end());
+    return g.reshape_to(x, g.b.ints(shape));
+  }
+  auto extents = [&](std::int64_t start, std::int64_t end) {
+    return g.op("Shape", {x}, {{"start", start}, {"end", end}});
+  };
+  Value* count = g.b.ints({groups});
+  return g.reshape_to(x,
+                      g.concat({extents(0, 1), count, g.op("Div", {extents(1, 2), count}), extents(2, g.rank(x))}, 0));
+}
+
+/// `arranged` has a group's elements along the axes from 2 on.
+void gradient_of(GradientContext& g, Value* (*arrange)(GradientContext&, Value*)) {
+  const std::int64_t rank = g.rank(g.x(0));
+  Value* x = arrange(g, g.x(0));
+  std::vector<std::int64_t> axes;
+  for (std::int64_t i = 2; i < g.rank(x); ++i) axes.push_back(i);
+  Standardized s = standardize(g, x, std::move(axes), g.node.attr_float("epsilon", 1e-5F), true);
+  Value* dy = widened(g, g.dy());
+  Value* dz = g.mul(dy, per_channel(g, widened(g, g.x(1)), rank));
+  Value* dx = standardize_gradient(g, s, arrange(g, dz));
+  g.set(0, g.cast_like(g.reshape_like(dx, g.x(0)), g.x(0)));
+  Value* z = g.reshape_like(s.z, g.x(0));
+  g.set(1, g.cast_like(g.sum(g.mul(dy, z), axes_but_channels(rank), false), g.x(1)));
+  g.set(2, g.cast_like(g.sum(dy, axes_but_channels(rank), false), g.x(2)));
+}
+
+void group_gradient(GradientContext& g) {
+  gradient_of(g, [](GradientContext& c, Value* a) { return grouped(c, a, c.node.attr_int("num_groups")); });
+}
+
+void instance_gradient(GradientContext& g) {
+  gradient_of(g, [](GradientContext& c, Value* a) { return c.rank(a) == 2 ? c.unsqueeze(a, {2}) : a; });
+}
+
 const Register kGroup({.name = "GroupNormalization",
                        .since = 21,
                        .doc = "groups of channels to mean 0 and variance 1, then scale and shift per channel",
@@ -75,6 +115,7 @@ const Register kGroup({.name = "GroupNormalization",
                        .types = types::floats,
                        .infer = infer_group,
                        .prepare = prepare_group,
+                       .gradient = group_gradient,
                        .half_through_float = true,
                        .in_place_input = 0});
 
@@ -85,6 +126,7 @@ const Register kInstance({.name = "InstanceNormalization",
                           .types = types::floats,
                           .infer = infer,
                           .prepare = prepare_instance,
+                          .gradient = instance_gradient,
                           .half_through_float = true,
                           .in_place_input = 0});
 

@@ -5,6 +5,7 @@
 
 #include "kernels/normalize.hpp"
 #include "ops/axis_view.hpp"
+#include "ops/layer_normalization_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/row_parameter.hpp"
 #include "support/parallel.hpp"
@@ -112,6 +113,8 @@ const Register kLayerNorm({.name = "LayerNormalization",
                            .types = types::floats,
                            .infer = infer_layer_norm,
                            .prepare = prepare_layer_norm,
+                           .gradient = layer_norm_gradient,
+                           .fused_gradient = layer_norm_fused_gradient,
                            .half_through_float = true,
                            .in_place_input = 0});
 
@@ -122,6 +125,8 @@ const Register kRmsNorm({.name = "RMSNormalization",
                          .types = types::floats,
                          .infer = infer_rms_norm,
                          .prepare = prepare_rms_norm,
+                         .gradient = rms_norm_gradient,
+                         .fused_gradient = rms_norm_fused_gradient,
                          .half_through_float = true,
                          .in_place_input = 0});
 
@@ -135,6 +140,8 @@ OpDef simplified(std::string_view domain) {
           .types = types::floats,
           .infer = infer_simplified,
           .prepare = prepare_simplified,
+          .gradient = rms_norm_gradient,
+          .fused_gradient = rms_norm_fused_gradient,
           .half_through_float = true,
           .in_place_input = 0};
 }

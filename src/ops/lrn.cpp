@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
@@ -50,12 +51,38 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// 1 where the window of channel i (rows) covers channel j (columns), else 0.
+Value* window_matrix(GradientContext& g, std::int64_t size) {
+  Value* j = g.op("Range", {g.b.integer(0), g.extent(g.x(), 1), g.b.integer(1)});
+  Value* distance = g.sub(j, g.unsqueeze(j, {1}));
+  Value* is_covered = g.op("And", {g.op("GreaterOrEqual", {distance, g.b.integer(-((size - 1) / 2))}),
+                                   g.op("LessOrEqual", {distance, g.b.integer(size / 2)})});
+  return g.cast_like(is_covered, g.x());
+}
+
+/// With D = bias + alpha/size * (sum of x^2 over the window) and y = x D^-beta:
+/// dx = dy D^-beta - 2 alpha beta / size * x * (sum of dy x D^(-beta-1) over the windows that cover x).
+void gradient(GradientContext& g) {
+  const std::int64_t size = g.node.attr_int("size");
+  const double beta = g.node.attr_float("beta", 0.75F);
+  const double alpha = static_cast<double>(g.node.attr_float("alpha", 1e-4F)) / static_cast<double>(size);
+  Value* windows = window_matrix(g, size);
+  Value* x = g.x();
+  Value* squares = g.op("Einsum", {windows, g.square(x)}, {{"equation", std::string("ij,nj...->ni...")}});
+  Value* base = g.add(g.mul(squares, g.number(alpha, x)), g.number(g.node.attr_float("bias", 1.0F), x));
+  Value* direct = g.mul(g.dy(), g.op("Pow", {base, g.number(-beta, x)}));
+  Value* pull =
+      g.op("Einsum", {windows, g.div(g.mul(direct, x), base)}, {{"equation", std::string("ij,ni...->nj...")}});
+  g.set(0, g.sub(direct, g.mul(g.mul(x, g.number(2 * alpha * beta, x)), pull)));
+}
+
 const Register kOp({.name = "LRN",
                     .since = 13,
                     .doc = "local response normalisation across channels",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
+                    .gradient = gradient,
                     .half_through_float = true});
 
 }  // namespace
