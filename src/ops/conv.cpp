@@ -6,6 +6,7 @@
 
 #include "kernels/dnnl_conv.hpp"
 #include "ops/conv_common.hpp"
+#include "ops/conv_rule.hpp"
 #include "ops/op.hpp"
 #include "support/visit.hpp"
 
@@ -56,6 +57,8 @@ const Register conv{{.name = "Conv",
                      .types = types::floats,
                      .infer = infer,
                      .prepare = prepare,
+                     .gradient = conv_gradient,
+                     .fused_gradient = conv_fused_gradient,
                      .half_through_float = true}};
 
 }  // namespace

@@ -33,7 +33,10 @@ Shape conv_shape(InferContext& c, const Shape& x, const Shape& w) {
             " output channels: expected a multiple of group = ", group);
   Shape y{x[0], w[0]};
   std::span<const Dim> spatial(x.begin() + 2, x.end());
-  if (!is_known(Shape(w.begin() + 2, w.end()))) throw NotKnownYet{};
+  if (!is_known(Shape(w.begin() + 2, w.end()))) {
+    for (std::size_t i = 0; i < spatial.size(); ++i) y.push_back(c.data_dependent("convolved"));
+    return y;
+  }
   Dims weights(2, 1);
   for (std::size_t i = 2; i < w.size(); ++i) weights.push_back(w[i].value());
   std::vector<rules::Window> windows = rules::windows(c.node, kernel_extents(c.node, weights), spatial);

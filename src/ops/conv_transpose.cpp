@@ -69,11 +69,12 @@ void infer(InferContext& c) {
             " channels: expected a multiple of group = ", group);
   Shape y{x[0], w[1] * group};
   check_conv_bias(c, 2, y[1]);
-  Dims weights(2, 1);
-  for (std::size_t i = 2; i < w.size(); ++i) {
-    if (!w[i].is_known()) throw NotKnownYet{};
-    weights.push_back(w[i].value());
+  if (!is_known(Shape(w.begin() + 2, w.end()))) {
+    for (std::size_t i = 2; i < w.size(); ++i) y.push_back(c.data_dependent("convolved"));
+    return c.set_shape(0, std::move(y));
   }
+  Dims weights(2, 1);
+  for (std::size_t i = 2; i < w.size(); ++i) weights.push_back(w[i].value());
   for (const Axis& axis : output_axes(c.node, kernel_extents(c.node, weights), {x.begin() + 2, x.end()})) {
     c.require(!axis.out.is_known() || axis.out.value() >= 0, "output extent would be ", shown(axis.out),
               ": padding is larger than the output; use less");
