@@ -5,8 +5,6 @@
 
 namespace backpass {
 
-AttributeList attributes_of(const Node& node) { return {node.attributes.begin(), node.attributes.end()}; }
-
 void set_by_fused(GradientContext& g, std::string_view op, std::vector<Value*> reads, std::size_t count,
                   std::string_view domain) {
   Graph& graph = g.b.graph;
@@ -15,7 +13,7 @@ void set_by_fused(GradientContext& g, std::string_view op, std::vector<Value*> r
   for (std::size_t i = 0; i < count; ++i) {
     if (!g.wants(i)) continue;
     writes.resize(i + 1, nullptr);
-    writes[i] = graph.add_value(name);
+    writes[i] = graph.add_value(name, g.x(i)->type);  // pooling gradients take the extents from here
   }
   if (writes.empty()) return;
   Node* node = graph.add_node(op, std::move(reads), writes, name, domain);

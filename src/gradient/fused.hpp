@@ -13,7 +13,4 @@ namespace backpass {
 void set_by_fused(GradientContext& g, std::string_view op, std::vector<Value*> reads, std::size_t count,
                   std::string_view domain = "com.microsoft");
 
-/// The attributes of the node, for a gradient node that has the same.
-AttributeList attributes_of(const Node& node);
-
 }  // namespace backpass

@@ -2,6 +2,7 @@
 #include "kernels/pool.hpp"
 #include "ops/op.hpp"
 #include "ops/pool_common.hpp"
+#include "ops/pool_rule.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -30,6 +31,8 @@ const Register average_pool_op{{.name = "AveragePool",
                                 .types = types::floats,
                                 .infer = infer,
                                 .prepare = prepare,
+                                .gradient = average_pool_gradient,
+                                .fused_gradient = average_pool_fused_gradient,
                                 .half_through_float = true}};
 
 }  // namespace

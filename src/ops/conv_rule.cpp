@@ -82,44 +82,23 @@ bool is_same(const Node& node) {
   return mode == "SAME_UPPER" || mode == "SAME_LOWER";
 }
 
-/// The windows of a Conv. An extent of the kernel that is not known becomes 0.
-ConvForm form_of(const GradientContext& g) {
-  g.rank(g.x(0));
-  g.rank(g.x(1));
-  const Shape& x = *g.x(0)->type.shape;
-  const Shape& w = *g.x(1)->type.shape;
-  Ints stated;
-  for (std::size_t i = 2; i < w.size(); ++i) stated.push_back(w[i].is_known() ? w[i].value() : 1);
-  ConvForm form{rules::windows(g.node, stated, {x.begin() + 2, x.end()}), g.node.attr_int("group", 1)};
-  for (std::size_t i = 2; i < w.size(); ++i) {
-    rules::Window& v = form.windows[i - 2];
-    if (!w[i].is_known()) v.kernel = 0;
-    if (v.kernel == 0 || x[i].is_known() || v.stride != 1 || !is_same(g.node)) continue;
-    std::int64_t total = reach(v) - 1;  // with stride 1 the padding of SAME_* does not depend on the extent
-    v.pad_begin = auto_pad_of(g.node) == "SAME_UPPER" ? total / 2 : total - total / 2;
-    v.pad_end = total - v.pad_begin;
-  }
-  return form;
-}
-
 /// Whether the windows' pads are the final ones.
-bool pads_are_known(const GradientContext& g, const ConvForm& form) {
-  if (!is_same(g.node)) return true;
+bool pads_are_known(const Node& node, const ConvForm& form, const Shape& x) {
+  if (!is_same(node)) return true;
   for (std::size_t i = 0; i < form.windows.size(); ++i) {
     const rules::Window& v = form.windows[i];
-    if (v.kernel == 0 || (v.stride != 1 && !(*g.x(0)->type.shape)[i + 2].is_known())) return false;
+    if (v.kernel == 0 || (v.stride != 1 && !x[i + 2].is_known())) return false;
   }
   return true;
 }
 
 /// 1-D int64 padding of every axis [begins, ends] as SAME_* gives it, from the extents at run time.
-Value* same_pads(GradientContext& g, const ConvForm& form) {
+Value* same_pads(GradientContext& g, const ConvForm& form, Value* x, Value* kernel) {
   const auto end = static_cast<std::int64_t>(form.windows.size()) + 2;
   Value* strides = g.b.ints(per_axis(form.windows, [](const auto& v) { return v.stride; }));
   Value* dilations = g.b.ints(per_axis(form.windows, [](const auto& v) { return v.dilation; }));
   Value* one = g.b.integer(1);
-  Value* extents = g.slice(g.shape_of(g.x(0)), 2, end, 0);
-  Value* kernel = g.slice(g.shape_of(g.x(1)), 2, end, 0);
+  Value* extents = g.slice(g.shape_of(x), 2, end, 0);
   Value* reaches = g.add(g.mul(g.sub(kernel, one), dilations), one);
   Value* last = g.div(g.sub(extents, one), strides);  // windows - 1
   Value* total = g.op("Max", {g.sub(g.add(g.mul(last, strides), reaches), extents), g.b.integer(0)});
@@ -132,6 +111,33 @@ Value* same_pads(GradientContext& g, const ConvForm& form) {
 
 }  // namespace
 
+ConvForm window_form(const GradientContext& g, const Value* x, std::span<const Dim> kernel) {
+  g.rank(x);
+  std::span<const Dim> spatial(x->type.shape->begin() + 2, x->type.shape->end());
+  Ints stated;
+  for (const Dim& k : kernel) stated.push_back(k.is_known() ? k.value() : 1);
+  ConvForm form{rules::windows(g.node, stated, spatial), g.node.attr_int("group", 1)};
+  for (std::size_t i = 0; i < kernel.size(); ++i) {
+    rules::Window& v = form.windows[i];
+    if (!kernel[i].is_known()) v.kernel = 0;
+    if (v.kernel == 0 || spatial[i].is_known() || v.stride != 1 || !is_same(g.node)) continue;
+    std::int64_t total = reach(v) - 1;  // with stride 1 the padding of SAME_* does not depend on the extent
+    v.pad_begin = auto_pad_of(g.node) == "SAME_UPPER" ? total / 2 : total - total / 2;
+    v.pad_end = total - v.pad_begin;
+  }
+  return form;
+}
+
+Value* unsettled_pads(GradientContext& g, ConvForm& form, Value* x, Value* kernel) {
+  if (pads_are_known(g.node, form, *x->type.shape)) return nullptr;
+  for (rules::Window& v : form.windows) v.pad_begin = v.pad_end = 0;
+  return same_pads(g, form, x, kernel);
+}
+
+Value* cropped(GradientContext& g, Value* padded, Value* pads, Value* like) {
+  return g.reshape_like(g.op("Pad", {padded, g.neg(pads)}), like);
+}
+
 Value* conv_input_gradient(GradientContext& g, const ConvForm& form, Value* dy, Value* x, Value* w) {
   if (is_empty(x) || is_empty(dy) || is_empty(w)) return g.zeros_like(x);
   AttributeList attributes{{"group", form.group},
@@ -140,7 +146,7 @@ Value* conv_input_gradient(GradientContext& g, const ConvForm& form, Value* dy, 
   g.rank(dy);
   g.rank(x);
   std::optional<Ints> rest = left_over(form, *x->type.shape, *dy->type.shape);
-  if (rest) {
+  if (rest && std::all_of(rest->begin(), rest->end(), [](auto r) { return r >= 0; })) {
     attributes.emplace_back("pads", pads_of(form.windows));
     if (std::any_of(rest->begin(), rest->end(), [](auto r) { return r != 0; })) {
       attributes.emplace_back("output_padding", *rest);
@@ -183,19 +189,15 @@ Value* conv_bias_gradient(GradientContext& g, Value* dy) {
 }
 
 void conv_gradient(GradientContext& g) {
-  ConvForm form = form_of(g);
   Value* x = g.x(0);
   Value* w = g.x(1);
-  Value* pads = nullptr;
-  if (!pads_are_known(g, form)) {
-    pads = same_pads(g, form);
-    x = g.op("Pad", {x, pads});
-    for (rules::Window& v : form.windows) v.pad_begin = v.pad_end = 0;
-  }
+  const std::int64_t rank = g.rank(w);
+  ConvForm form = window_form(g, x, std::span(*w->type.shape).subspan(2));
+  Value* pads = unsettled_pads(g, form, x, g.slice(g.shape_of(w), 2, rank, 0));
+  if (pads != nullptr) x = g.op("Pad", {x, pads});
   if (g.wants(g.x(0))) {
     Value* dx = conv_input_gradient(g, form, g.dy(), x, w);
-    if (pads != nullptr) dx = g.reshape_like(g.op("Pad", {dx, g.neg(pads)}), g.x(0));
-    g.set(0, dx);
+    g.set(0, pads == nullptr ? dx : cropped(g, dx, pads, g.x(0)));
   }
   if (g.wants(1)) g.set(1, conv_weight_gradient(g, form, g.dy(), x, w));
   if (g.wants(2)) g.set(2, conv_bias_gradient(g, g.dy()));

@@ -1,6 +1,7 @@
 // Gradients of convolution and of its transpose, in standard operators.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "gradient/rule.hpp"
@@ -13,6 +14,17 @@ struct ConvForm {
   std::vector<rules::Window> windows;
   std::int64_t group = 1;
 };
+
+/// The windows that the node's attributes and a kernel of these extents put over x.
+ConvForm window_form(const GradientContext& g, const Value* x, std::span<const Dim> kernel);
+
+/// With an auto_pad of SAME_*, symbolic extents and strides, padding is known only at run time: then the windows'
+/// pads become zero, and what must be put around x is returned, [begins, ends] of every axis. Null: pads are numbers.
+/// `kernel`: 1-D int64 extents.
+Value* unsettled_pads(GradientContext& g, ConvForm& form, Value* x, Value* kernel);
+
+/// Without the padding again, of the shape of `like`.
+Value* cropped(GradientContext& g, Value* padded, Value* pads, Value* like);
 
 /// What ConvTranspose(dY, W) gives of the shape of X.
 Value* conv_input_gradient(GradientContext& g, const ConvForm& form, Value* dy, Value* x, Value* w);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/pool_common.hpp"
 #include "support/parallel.hpp"
@@ -78,12 +79,41 @@ Kernel prepare_lp(PrepareContext& c) {
   return kernel;
 }
 
+/// Axes of the image.
+std::vector<std::int64_t> image_axes(const GradientContext& g) {
+  std::vector<std::int64_t> axes;
+  for (std::int64_t i = 2; i < g.rank(g.x()); ++i) axes.push_back(i);
+  return axes;
+}
+
+void average_gradient(GradientContext& g) {
+  Value* shape = g.shape_of(g.x());
+  Value* count = g.op("ReduceProd", {g.slice(shape, 2, g.rank(g.x()), 0)}, {{"keepdims", std::int64_t{0}}});
+  g.set(0, g.expand_like(g.div(g.dy(), g.cast_like(count, g.dy())), g.x()));
+}
+
+void max_gradient(GradientContext& g) {  // shared evenly by all elements that are the largest
+  Value* hits = g.cast_like(g.equal(g.x(), g.y()), g.x());
+  g.set(0, g.mul(hits, g.div(g.dy(), g.sum(hits, image_axes(g), true))));
+}
+
+void lp_gradient(GradientContext& g) {  // d/dx = sign(x) (|x| / y)^(p-1)
+  auto p = static_cast<double>(g.node.attr_int("p", 2));
+  Value* slope = g.op("Sign", {g.x()});
+  if (p != 1) {
+    Value* safe = g.where(g.equal(g.y(), g.zero(g.y())), g.one(g.y()), g.y());
+    slope = g.mul(slope, g.op("Pow", {g.div(g.op("Abs", {g.x()}), safe), g.number(p - 1)}));
+  }
+  g.set(0, g.mul(g.dy(), slope));
+}
+
 const Register average{{.name = "GlobalAveragePool",
                         .since = 22,
                         .doc = "mean of each channel",
                         .types = types::floats,
                         .infer = infer_global_pool,
                         .prepare = prepare_average,
+                        .gradient = average_gradient,
                         .half_through_float = true}};
 
 const Register max{{.name = "GlobalMaxPool",
@@ -92,6 +122,7 @@ const Register max{{.name = "GlobalMaxPool",
                     .types = types::floats,
                     .infer = infer_global_pool,
                     .prepare = prepare_max,
+                    .gradient = max_gradient,
                     .half_through_float = true}};
 
 const Register lp{{.name = "GlobalLpPool",
@@ -100,6 +131,7 @@ const Register lp{{.name = "GlobalLpPool",
                    .types = types::floats,
                    .infer = infer_lp,
                    .prepare = prepare_lp,
+                   .gradient = lp_gradient,
                    .half_through_float = true}};
 
 }  // namespace

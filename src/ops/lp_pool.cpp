@@ -2,6 +2,7 @@
 #include "kernels/pool.hpp"
 #include "ops/op.hpp"
 #include "ops/pool_common.hpp"
+#include "ops/pool_rule.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -32,6 +33,7 @@ const Register lp_pool_op{{.name = "LpPool",
                            .types = types::floats,
                            .infer = infer,
                            .prepare = prepare,
+                           .gradient = lp_pool_gradient,
                            .half_through_float = true}};
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "kernels/pool.hpp"
 #include "ops/op.hpp"
 #include "ops/pool_common.hpp"
+#include "ops/pool_rule.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -49,6 +50,8 @@ const Register max_pool_op{{.name = "MaxPool",
                             .types = types::floats | DTypeSet{DType::int8, DType::uint8},
                             .infer = infer,
                             .prepare = prepare,
+                            .gradient = max_pool_gradient,
+                            .fused_gradient = max_pool_fused_gradient,
                             .half_through_float = true}};
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gradient/rule.hpp"
 #include "kernels/conv.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -102,13 +103,31 @@ void compute(ComputeContext& c) {
   c.outputs[0] = std::move(y);
 }
 
+/// Each element fetches the gradient from where it was put; indices count in the shape without output_shape.
+void gradient(GradientContext& g) {
+  Value* dy = g.dy();
+  if (g.has_input(2)) {
+    Shape pooled = pooled_shape(g.node, Shape(static_cast<std::size_t>(g.rank(g.x())), Dim(1)));
+    std::vector<std::int64_t> first = to_dims(pooled);  // extents for an input of extents 1
+    std::vector<std::int64_t> strides = g.node.attr_ints("strides");
+    strides.resize(first.size() - 2, 1);
+    strides.insert(strides.begin(), 2, 1);
+    Value* steps = g.mul(g.sub(g.shape_of(g.x()), g.b.integer(1)), g.b.ints(std::move(strides)));
+    Value* ends = g.add(steps, g.b.ints(first));
+    dy = g.op("Slice", {dy, g.b.ints(std::vector<std::int64_t>(first.size(), 0)), ends});
+  }
+  Value* fetched = g.gather(g.reshape(dy, {-1}), g.reshape(g.x(1), {-1}), 0);
+  g.set(0, g.reshape_like(fetched, g.x()));
+}
+
 const Register max_unpool{{.name = "MaxUnpool",
                            .since = 22,
                            .doc = "puts pooled elements back to their positions, zeros elsewhere",
                            .inputs = {2, 3},
                            .types = types::floats,
                            .infer = infer,
-                           .compute = compute}};
+                           .compute = compute,
+                           .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass
