@@ -197,10 +197,16 @@ const RegisterPointwise neg_op{{.name = "Neg",
                                 .infer = infer_neg,
                                 .gradient = neg_gradient},
                                {.function = &neg_tile}};
-const RegisterPointwise abs_op{{.name = "Abs", .since = 13, .doc = "|X|.", .types = types::numbers},
-                               {.function = &abs_tile}};
-const RegisterPointwise reciprocal_op{{.name = "Reciprocal", .since = 13, .doc = "1 / X.", .types = types::floats},
-                                      {.function = &reciprocal_tile}};
+void abs_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.op("Sign", {g.x()}))); }
+
+void reciprocal_gradient(GradientContext& g) { g.set(0, g.neg(g.mul(g.dy(), g.square(g.y())))); }
+
+const RegisterPointwise abs_op{
+    {.name = "Abs", .since = 13, .doc = "|X|.", .types = types::numbers, .gradient = abs_gradient},
+    {.function = &abs_tile}};
+const RegisterPointwise reciprocal_op{
+    {.name = "Reciprocal", .since = 13, .doc = "1 / X.", .types = types::floats, .gradient = reciprocal_gradient},
+    {.function = &reciprocal_tile}};
 
 // ---- Sum and Mean of any number of inputs
 
@@ -227,11 +233,18 @@ const RegisterPointwise sum_op{{.name = "Sum",
                                 .types = types::floats,
                                 .gradient = sum_gradient},
                                {.emit = emit_sum}};
+void mean_gradient(GradientContext& g) {
+  const std::size_t count = g.node.inputs.size();
+  Value* share = g.div(g.dy(), g.number(static_cast<double>(count)));
+  for (std::size_t i = 0; i < count; ++i) g.set_reduced(i, share);
+}
+
 const RegisterPointwise mean_op{{.name = "Mean",
                                  .since = 13,
                                  .doc = "Mean of all inputs, broadcasting.",
                                  .inputs = {1, -1},
-                                 .types = types::floats},
+                                 .types = types::floats,
+                                 .gradient = mean_gradient},
                                 {.emit = emit_mean}};
 
 }  // namespace

@@ -39,6 +39,7 @@ const Register bit_cast{{.name = "BitCast",
                          .types = types::plain | types::sub_bytes,
                          .infer = infer,
                          .prepare = prepare,
+                         .is_flat = true,
                          .in_place_input = 0}};
 
 }  // namespace

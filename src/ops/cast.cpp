@@ -1,6 +1,7 @@
 // Cast: elements converted to another type.
 #include <string>
 
+#include "gradient/rule.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/string_cast.hpp"
 #include "kernels/tile.hpp"
@@ -96,6 +97,8 @@ TileRegister emit(TileEmit& e) {
   return compute == to ? value : e.builder.convert(e.builder.convert(value, to), compute);
 }
 
+void gradient(GradientContext& g) { g.set(0, g.cast_like(g.dy(), g.x())); }
+
 constexpr TileOp kTile{.emit = emit};
 
 const Register cast{{.name = "Cast",
@@ -106,6 +109,7 @@ const Register cast{{.name = "Cast",
                      .infer = infer,
                      .prepare = prepare,
                      .tile = &kTile,
+                     .gradient = gradient,
                      .in_place_input = 0}};
 
 }  // namespace

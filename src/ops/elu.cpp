@@ -1,4 +1,5 @@
 // Elu, Selu, Celu.
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -56,17 +57,34 @@ void infer_celu(InferContext& c) {
   infer_tile(c);
 }
 
-const RegisterPointwise elu_op{
-    {.name = "Elu", .since = 22, .doc = "X, alpha (e^X - 1) where negative.", .types = types::floats},
-    {.function = &elu_tile, .params = elu_params}};
-const RegisterPointwise selu_op{
-    {.name = "Selu", .since = 22, .doc = "gamma X, gamma alpha (e^X - 1) where negative.", .types = types::floats},
-    {.function = &elu_tile, .params = selu_params}};
+/// p[1], p[0] p[2] e^(x p[2]) where not positive; positive x are kept from overflowing there.
+template <TileParams (*params)(const Node&)>
+void elu_gradient(GradientContext& g) {
+  const TileParams p = params(g.node);
+  Value* is_positive = g.greater(g.x(), g.zero());
+  Value* x = g.where(is_positive, g.zero(), g.x());
+  Value* falling = g.mul(g.number(p[0] * p[2]), g.exp(g.mul(x, g.number(p[2]))));
+  g.set(0, g.mul(g.dy(), g.where(is_positive, g.number(p[1]), falling)));
+}
+
+const RegisterPointwise elu_op{{.name = "Elu",
+                                .since = 22,
+                                .doc = "X, alpha (e^X - 1) where negative.",
+                                .types = types::floats,
+                                .gradient = elu_gradient<elu_params>},
+                               {.function = &elu_tile, .params = elu_params}};
+const RegisterPointwise selu_op{{.name = "Selu",
+                                 .since = 22,
+                                 .doc = "gamma X, gamma alpha (e^X - 1) where negative.",
+                                 .types = types::floats,
+                                 .gradient = elu_gradient<selu_params>},
+                                {.function = &elu_tile, .params = selu_params}};
 const RegisterPointwise celu_op{{.name = "Celu",
                                  .since = 28,
                                  .doc = "X, alpha (e^(X / alpha) - 1) where negative.",
                                  .types = types::floats,
-                                 .infer = infer_celu},
+                                 .infer = infer_celu,
+                                 .gradient = elu_gradient<celu_params>},
                                 {.function = &elu_tile, .params = celu_params}};
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Exp, Log, Sqrt.
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -52,12 +53,21 @@ BACKPASS_TILE_FUNCTION(exp, "Exp", 1);
 BACKPASS_TILE_FUNCTION(log, "Log", 1);
 BACKPASS_TILE_FUNCTION(sqrt, "Sqrt", 1);
 
-const RegisterPointwise exp_op{{.name = "Exp", .since = 13, .doc = "e^X.", .types = types::floats},
-                               {.function = &exp_tile}};
-const RegisterPointwise log_op{{.name = "Log", .since = 13, .doc = "Natural logarithm.", .types = types::floats},
-                               {.function = &log_tile}};
-const RegisterPointwise sqrt_op{{.name = "Sqrt", .since = 13, .doc = "Square root.", .types = types::floats},
-                                {.function = &sqrt_tile}};
+void exp_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.y())); }
+
+void log_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.x())); }
+
+void sqrt_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.mul(g.number(2), g.y()))); }
+
+const RegisterPointwise exp_op{
+    {.name = "Exp", .since = 13, .doc = "e^X.", .types = types::floats, .gradient = exp_gradient},
+    {.function = &exp_tile}};
+const RegisterPointwise log_op{
+    {.name = "Log", .since = 13, .doc = "Natural logarithm.", .types = types::floats, .gradient = log_gradient},
+    {.function = &log_tile}};
+const RegisterPointwise sqrt_op{
+    {.name = "Sqrt", .since = 13, .doc = "Square root.", .types = types::floats, .gradient = sqrt_gradient},
+    {.function = &sqrt_tile}};
 
 }  // namespace
 }  // namespace backpass

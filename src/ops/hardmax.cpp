@@ -40,6 +40,7 @@ const Register kOp({.name = "Hardmax",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
+                    .is_flat = true,
                     .half_through_float = true});
 const RegisterAdapter kFlat({.op = "Hardmax", .below = 13, .lift = lift_flattening_axis});
 

@@ -1,6 +1,7 @@
 // Tanh and its gradient, Sinh, Cosh, Asinh, Acosh, Atanh.
 #include <cmath>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -90,21 +91,54 @@ BACKPASS_TILE_FUNCTION(acosh, "Acosh", 1);
 BACKPASS_TILE_FUNCTION(atanh, "Atanh", 1);
 BACKPASS_TILE_FUNCTION(tanh_grad, "TanhGrad", 2);
 
-const RegisterPointwise tanh_op{{.name = "Tanh", .since = 13, .doc = "Hyperbolic tangent.", .types = types::floats},
+void tanh_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.sub(g.one(), g.square(g.y())))); }
+
+void tanh_fused_gradient(GradientContext& g) { g.set(0, g.op("TanhGrad", {g.dy(), g.y()}, {}, "com.microsoft")); }
+
+void sinh_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.op("Cosh", {g.x()}))); }
+
+void cosh_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.op("Sinh", {g.x()}))); }
+
+void asinh_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.sqrt(g.add(g.square(g.x()), g.one())))); }
+
+/// (x - 1) (x + 1) is x^2 - 1 without its rounding near 1 and -1.
+Value* square_minus_one(GradientContext& g) { return g.mul(g.sub(g.x(), g.one()), g.add(g.x(), g.one())); }
+
+void acosh_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.sqrt(square_minus_one(g)))); }
+
+void atanh_gradient(GradientContext& g) { g.set(0, g.neg(g.div(g.dy(), square_minus_one(g)))); }
+
+const RegisterPointwise tanh_op{{.name = "Tanh",
+                                 .since = 13,
+                                 .doc = "Hyperbolic tangent.",
+                                 .types = types::floats,
+                                 .gradient = tanh_gradient,
+                                 .fused_gradient = tanh_fused_gradient},
                                 {.function = &tanh_tile}};
-const RegisterPointwise sinh_op{{.name = "Sinh", .since = 22, .doc = "Hyperbolic sine.", .types = types::floats},
-                                {.function = &sinh_tile}};
-const RegisterPointwise cosh_op{{.name = "Cosh", .since = 22, .doc = "Hyperbolic cosine.", .types = types::floats},
-                                {.function = &cosh_tile}};
-const RegisterPointwise asinh_op{
-    {.name = "Asinh", .since = 22, .doc = "Inverse hyperbolic sine.", .types = types::floats},
-    {.function = &asinh_tile}};
-const RegisterPointwise acosh_op{
-    {.name = "Acosh", .since = 22, .doc = "Inverse hyperbolic cosine.", .types = types::floats},
-    {.function = &acosh_tile}};
-const RegisterPointwise atanh_op{
-    {.name = "Atanh", .since = 22, .doc = "Inverse hyperbolic tangent.", .types = types::floats},
-    {.function = &atanh_tile}};
+const RegisterPointwise sinh_op{
+    {.name = "Sinh", .since = 22, .doc = "Hyperbolic sine.", .types = types::floats, .gradient = sinh_gradient},
+    {.function = &sinh_tile}};
+const RegisterPointwise cosh_op{
+    {.name = "Cosh", .since = 22, .doc = "Hyperbolic cosine.", .types = types::floats, .gradient = cosh_gradient},
+    {.function = &cosh_tile}};
+const RegisterPointwise asinh_op{{.name = "Asinh",
+                                  .since = 22,
+                                  .doc = "Inverse hyperbolic sine.",
+                                  .types = types::floats,
+                                  .gradient = asinh_gradient},
+                                 {.function = &asinh_tile}};
+const RegisterPointwise acosh_op{{.name = "Acosh",
+                                  .since = 22,
+                                  .doc = "Inverse hyperbolic cosine.",
+                                  .types = types::floats,
+                                  .gradient = acosh_gradient},
+                                 {.function = &acosh_tile}};
+const RegisterPointwise atanh_op{{.name = "Atanh",
+                                  .since = 22,
+                                  .doc = "Inverse hyperbolic tangent.",
+                                  .types = types::floats,
+                                  .gradient = atanh_gradient},
+                                 {.function = &atanh_tile}};
 const RegisterPointwise tanh_grad_op{{.name = "TanhGrad",
                                       .domain = "com.microsoft",
                                       .since = 1,

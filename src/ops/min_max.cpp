@@ -1,4 +1,5 @@
 // Min, Max, Clip. NaN in, NaN out.
+#include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
@@ -59,19 +60,33 @@ TileRegister fold(TileEmit& e, const TileFunction& function) {
 TileRegister emit_max(TileEmit& e) { return fold(e, max_tile); }
 TileRegister emit_min(TileEmit& e) { return fold(e, min_tile); }
 
+/// Shared evenly by the inputs that equal the result.
+void extreme_gradient(GradientContext& g) {
+  const std::size_t count = g.node.inputs.size();
+  if (count == 1) return g.set(0, g.dy());
+  std::vector<Value*> wins;
+  for (std::size_t i = 0; i < count; ++i) wins.push_back(g.cast_like(g.equal(g.x(i), g.y()), g.y()));
+  Value* winners = wins[0];
+  for (std::size_t i = 1; i < count; ++i) winners = g.add(winners, wins[i]);
+  Value* share = g.div(g.dy(), winners);
+  for (std::size_t i = 0; i < count; ++i) g.set_reduced(i, g.mul(share, wins[i]));
+}
+
 const RegisterPointwise max_op{{.name = "Max",
                                 .since = 13,
                                 .doc = "Largest of all inputs, broadcasting.",
                                 .inputs = {1, -1},
                                 .types = types::numbers,
-                                .infer = infer_tile_with_ints<larger>},
+                                .infer = infer_tile_with_ints<larger>,
+                                .gradient = extreme_gradient},
                                {.emit = emit_max}};
 const RegisterPointwise min_op{{.name = "Min",
                                 .since = 13,
                                 .doc = "Smallest of all inputs, broadcasting.",
                                 .inputs = {1, -1},
                                 .types = types::numbers,
-                                .infer = infer_tile_with_ints<smaller>},
+                                .infer = infer_tile_with_ints<smaller>,
+                                .gradient = extreme_gradient},
                                {.emit = emit_min}};
 
 // ---- Clip: bounds are optional scalars; where they cross, the upper one wins
@@ -97,12 +112,41 @@ TileRegister emit_clip(TileEmit& e) {
   return x;
 }
 
+/// A bound has one element, of any rank.
+void set_bound(GradientContext& g, std::size_t i, Value* where_it_counts) {
+  if (!g.wants(i)) return;
+  Value* part = g.where(where_it_counts, g.dy(), g.zero());
+  g.set(i, g.reshape_like(g.op("ReduceSum", {part}, {{"keepdims", std::int64_t{0}}}), g.x(i)));
+}
+
+/// X passes within the bounds and on them, a bound where X is beyond it. Where bounds cross, the upper one is the
+/// result.
+void clip_gradient(GradientContext& g) {
+  Value* dx = g.dy();
+  Value* below = nullptr;
+  if (g.has_input(1)) {
+    below = g.less(g.x(0), g.x(1));
+    dx = g.where(below, g.zero(), dx);
+    Value* counts = below;
+    if (g.has_input(2)) counts = g.op("And", {below, g.less(g.x(1), g.x(2))});
+    set_bound(g, 1, counts);
+  }
+  if (g.has_input(2)) {
+    Value* above = g.greater(g.x(0), g.x(2));
+    dx = g.where(above, g.zero(), dx);
+    if (g.has_input(1)) above = g.op("Or", {above, g.less(g.x(2), g.x(1))});
+    set_bound(g, 2, above);
+  }
+  g.set(0, dx);
+}
+
 const RegisterPointwise clip_op{{.name = "Clip",
                                  .since = 13,
                                  .doc = "X limited to [min, max].",
                                  .inputs = {1, 3},
                                  .types = types::numbers,
-                                 .infer = infer_clip},
+                                 .infer = infer_clip,
+                                 .gradient = clip_gradient},
                                 {.emit = emit_clip}};
 
 // Before opset 11 the bounds were attributes.

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -72,13 +73,21 @@ TileRegister emit_mod(TileEmit& e) {
   return e.builder.apply(truncates(e.node) ? truncated_mod_tile : floored_mod_tile, {e.inputs[0], e.inputs[1]});
 }
 
+/// A - q B for a whole number q, whichever way it was rounded.
+void mod_gradient(GradientContext& g) {
+  g.set_reduced(0, g.dy());
+  Value* quotient = g.op("Round", {g.div(g.sub(g.x(0), g.y()), g.x(1))});
+  g.set_reduced(1, g.neg(g.mul(g.dy(), quotient)));
+}
+
 const RegisterPointwise mod_op{
     {.name = "Mod",
      .since = 28,
      .doc = "Remainder with the sign of B (fmod=0) or of A (fmod=1), broadcasting. Integer x mod 0 is 0.",
      .inputs = {2, 2},
      .types = types::numbers,
-     .infer = infer_mod},
+     .infer = infer_mod,
+     .gradient = mod_gradient},
     {.emit = emit_mod}};
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 #include "ops/shape_rules.hpp"
@@ -134,12 +135,39 @@ TileRegister emit_pow(TileEmit& e) {
   return b.convert(b.apply(pow_tile, {b.convert(x, wide), b.convert(y, wide)}), type);
 }
 
+/// y x^(y-1). An exponent of 0 is kept from becoming -1: 0 times infinity has no value.
+Value* slope_of_base(GradientContext& g, Value* x, Value* y) {
+  Value* exponent = g.where(g.equal(y, g.zero(y)), g.one(y), y);
+  return g.mul(y, g.op("Pow", {x, g.sub(exponent, g.one(y))}));
+}
+
+/// x^y log(x), and 0 at x = 0 for y >= 0: what the limit is where y > 0, and what torch says of 0^0.
+Value* slope_of_exponent(GradientContext& g, Value* x, Value* y) {
+  Value* is_flat = g.op("And", {g.equal(x, g.zero(x)), g.op("GreaterOrEqual", {y, g.zero(y)})});
+  return g.mul(g.y(), g.log(g.where(is_flat, g.one(x), x)));
+}
+
+void pow_gradient(GradientContext& g) {
+  Value* x = g.x(0);
+  const std::optional<Tensor>& constant = g.x(1)->constant;
+  if (constant && constant->size() == 1 && constant->to_doubles()[0] == 2) {
+    g.set_reduced(0, g.mul(g.dy(), g.mul(g.number(2), x)));
+    if (g.wants(1))
+      g.set_reduced(1, g.cast_like(g.mul(g.dy(), slope_of_exponent(g, x, g.cast_like(g.x(1), x))), g.x(1)));
+    return;
+  }
+  Value* y = g.cast_like(g.x(1), x);
+  g.set_reduced(0, g.mul(g.dy(), slope_of_base(g, x, y)));
+  if (g.wants(1)) g.set_reduced(1, g.cast_like(g.mul(g.dy(), slope_of_exponent(g, x, y)), g.x(1)));
+}
+
 const RegisterPointwise pow_op{{.name = "Pow",
                                 .since = 15,
                                 .doc = "X to the power of Y, broadcasting, of the type of X.",
                                 .inputs = {2, 2},
                                 .types = types::floats | types::indices,
-                                .infer = infer_pow},
+                                .infer = infer_pow,
+                                .gradient = pow_gradient},
                                {.emit = emit_pow}};
 
 }  // namespace

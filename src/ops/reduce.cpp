@@ -3,6 +3,7 @@
 
 #include "ops/op.hpp"
 #include "ops/reduce_axes.hpp"
+#include "ops/reduce_rules.hpp"
 
 namespace backpass {
 namespace {
@@ -29,6 +30,7 @@ OpDef reduction(std::string_view name, int since, std::string_view doc, DTypeSet
           .types = types,
           .infer = infer_reduce,
           .prepare = prepare<fold, finish>,
+          .gradient = reduce_rule(name),
           .half_through_float = true};
 }
 

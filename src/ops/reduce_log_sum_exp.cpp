@@ -6,6 +6,7 @@
 #include "kernels/reduce.hpp"
 #include "ops/op.hpp"
 #include "ops/reduce_axes.hpp"
+#include "ops/reduce_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -62,6 +63,7 @@ const Register kOp({.name = "ReduceLogSumExp",
                     .types = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64},
                     .infer = infer_reduce,
                     .prepare = prepare,
+                    .gradient = reduce_rule("ReduceLogSumExp"),
                     .half_through_float = true});
 
 const RegisterAdapter kAxes({.op = "ReduceLogSumExp", .below = 18, .lift = axes_attribute_to_input});

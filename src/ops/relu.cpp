@@ -1,6 +1,7 @@
 // Relu, LeakyRelu, PRelu, ThresholdedRelu, and the gradients of the first two.
 #include <type_traits>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 #include "ops/shape_rules.hpp"
@@ -89,9 +90,17 @@ BACKPASS_TILE_FUNCTION(leaky_relu_grad, "LeakyReluGrad", 2);
 BACKPASS_TILE_FUNCTION(prelu, "PRelu", 2);
 BACKPASS_TILE_FUNCTION(thresholded_relu, "ThresholdedRelu", 1);
 
-const RegisterPointwise relu_op{
-    {.name = "Relu", .since = 14, .doc = "max(X, 0).", .types = types::floats | types::signed_integers},
-    {.function = &relu_tile}};
+void relu_gradient(GradientContext& g) { g.set(0, g.where(g.greater(g.y(), g.zero()), g.dy(), g.zero())); }
+
+void relu_fused_gradient(GradientContext& g) { g.set(0, g.op("ReluGrad", {g.dy(), g.y()}, {}, "com.microsoft")); }
+
+const RegisterPointwise relu_op{{.name = "Relu",
+                                 .since = 14,
+                                 .doc = "max(X, 0).",
+                                 .types = types::floats | types::signed_integers,
+                                 .gradient = relu_gradient,
+                                 .fused_gradient = relu_fused_gradient},
+                                {.function = &relu_tile}};
 const RegisterPointwise relu_grad_op{{.name = "ReluGrad",
                                       .domain = "com.microsoft",
                                       .since = 1,
@@ -103,9 +112,25 @@ const RegisterPointwise relu_grad_op{{.name = "ReluGrad",
 
 TileParams leaky_params(const Node& node) { return {node.attr_float("alpha", 0.01F)}; }
 
-const RegisterPointwise leaky_relu_op{
-    {.name = "LeakyRelu", .since = 16, .doc = "X, times alpha where negative.", .types = types::floats},
-    {.function = &leaky_relu_tile, .params = leaky_params}};
+void leaky_relu_gradient(GradientContext& g) {
+  Value* scaled = g.mul(g.dy(), g.number(leaky_params(g.node)[0]));
+  g.set(0, g.where(g.greater(g.x(), g.zero()), g.dy(), scaled));
+}
+
+/// From the output, as ONNX Runtime does; a negative alpha makes all outputs positive, but the input says the same.
+void leaky_relu_fused_gradient(GradientContext& g) {
+  const float alpha = g.node.attr_float("alpha", 0.01F);
+  Value* sign = alpha < 0 ? g.x() : g.y();
+  g.set(0, g.op("LeakyReluGrad", {g.dy(), sign}, {{"alpha", alpha}}, "com.microsoft"));
+}
+
+const RegisterPointwise leaky_relu_op{{.name = "LeakyRelu",
+                                       .since = 16,
+                                       .doc = "X, times alpha where negative.",
+                                       .types = types::floats,
+                                       .gradient = leaky_relu_gradient,
+                                       .fused_gradient = leaky_relu_fused_gradient},
+                                      {.function = &leaky_relu_tile, .params = leaky_params}};
 const RegisterPointwise leaky_relu_grad_op{{.name = "LeakyReluGrad",
                                             .domain = "com.microsoft",
                                             .since = 1,
@@ -127,20 +152,34 @@ void infer_prelu(InferContext& c) {
   c.set_shape(0, c.shape(0));
 }
 
+void prelu_gradient(GradientContext& g) {
+  Value* is_positive = g.greater(g.x(0), g.zero());
+  g.set(0, g.where(is_positive, g.dy(), g.mul(g.dy(), g.x(1))));
+  g.set_reduced(1, g.where(is_positive, g.zero(), g.mul(g.dy(), g.x(0))));
+}
+
 const RegisterPointwise prelu_op{{.name = "PRelu",
                                   .since = 16,
                                   .doc = "X, times slope where negative; slope broadcasts to X.",
                                   .types = types::floats | types::indices | DTypeSet{DType::uint32, DType::uint64},
-                                  .infer = infer_prelu},
+                                  .infer = infer_prelu,
+                                  .gradient = prelu_gradient},
                                  {.function = &prelu_tile}};
 
 // ---- ThresholdedRelu
 
 TileParams threshold(const Node& node) { return {node.attr_float("alpha", 1.0F)}; }
 
-const RegisterPointwise thresholded_relu_op{
-    {.name = "ThresholdedRelu", .since = 22, .doc = "X where it is larger than alpha, else 0.", .types = types::floats},
-    {.function = &thresholded_relu_tile, .params = threshold}};
+void thresholded_relu_gradient(GradientContext& g) {
+  g.set(0, g.where(g.greater(g.x(), g.number(threshold(g.node)[0])), g.dy(), g.zero()));
+}
+
+const RegisterPointwise thresholded_relu_op{{.name = "ThresholdedRelu",
+                                             .since = 22,
+                                             .doc = "X where it is larger than alpha, else 0.",
+                                             .types = types::floats,
+                                             .gradient = thresholded_relu_gradient},
+                                            {.function = &thresholded_relu_tile, .params = threshold}};
 
 }  // namespace
 }  // namespace backpass

@@ -60,15 +60,21 @@ BACKPASS_TILE_FUNCTION(floor, "Floor", 1);
 BACKPASS_TILE_FUNCTION(round, "Round", 1);
 BACKPASS_TILE_FUNCTION(sign, "Sign", 1);
 
-const RegisterPointwise ceil_op{{.name = "Ceil", .since = 13, .doc = "Rounded up.", .types = types::floats},
-                                {.function = &ceil_tile}};
-const RegisterPointwise floor_op{{.name = "Floor", .since = 13, .doc = "Rounded down.", .types = types::floats},
-                                 {.function = &floor_tile}};
-const RegisterPointwise round_op{
-    {.name = "Round", .since = 22, .doc = "Rounded to nearest, halves to even.", .types = types::floats},
-    {.function = &round_tile}};
-const RegisterPointwise sign_op{{.name = "Sign", .since = 13, .doc = "-1, 0 or 1.", .types = types::numbers},
-                                {.function = &sign_tile}};
+const RegisterPointwise ceil_op{
+    {.name = "Ceil", .since = 13, .doc = "Rounded up.", .types = types::floats, .is_flat = true},
+    {.function = &ceil_tile}};
+const RegisterPointwise floor_op{
+    {.name = "Floor", .since = 13, .doc = "Rounded down.", .types = types::floats, .is_flat = true},
+    {.function = &floor_tile}};
+const RegisterPointwise round_op{{.name = "Round",
+                                  .since = 22,
+                                  .doc = "Rounded to nearest, halves to even.",
+                                  .types = types::floats,
+                                  .is_flat = true},
+                                 {.function = &round_tile}};
+const RegisterPointwise sign_op{
+    {.name = "Sign", .since = 13, .doc = "-1, 0 or 1.", .types = types::numbers, .is_flat = true},
+    {.function = &sign_tile}};
 
 }  // namespace
 }  // namespace backpass

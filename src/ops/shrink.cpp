@@ -1,6 +1,7 @@
 // Shrink.
 #include <type_traits>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -47,10 +48,17 @@ BACKPASS_TILE_FUNCTION(shrink, "Shrink", 1);
 
 TileParams shrink_params(const Node& node) { return {node.attr_float("lambd", 0.5F), node.attr_float("bias", 0.0F)}; }
 
+void shrink_gradient(GradientContext& g) {
+  const double lambd = shrink_params(g.node)[0];
+  Value* is_moved = g.op("Or", {g.less(g.x(), g.number(-lambd)), g.greater(g.x(), g.number(lambd))});
+  g.set(0, g.where(is_moved, g.dy(), g.zero()));
+}
+
 const RegisterPointwise shrink_op{{.name = "Shrink",
                                    .since = 9,
                                    .doc = "0 within lambd of 0, else X moved towards 0 by bias.",
-                                   .types = types::numbers},
+                                   .types = types::numbers,
+                                   .gradient = shrink_gradient},
                                   {.function = &shrink_tile, .params = shrink_params}};
 
 }  // namespace

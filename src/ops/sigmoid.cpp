@@ -1,4 +1,5 @@
 // Sigmoid and its gradient, and what is built like it: HardSigmoid, HardSwish, Swish, SwiGLU, Mish, Softplus, Softsign.
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -115,7 +116,19 @@ BACKPASS_TILE_FUNCTION(mish, "Mish", 1);
 BACKPASS_TILE_FUNCTION(softplus, "Softplus", 1);
 BACKPASS_TILE_FUNCTION(softsign, "Softsign", 1);
 
-const RegisterPointwise sigmoid_op{{.name = "Sigmoid", .since = 13, .doc = "1 / (1 + e^-X).", .types = types::floats},
+/// y (1 - y)
+Value* sigmoid_slope(GradientContext& g, Value* y) { return g.mul(y, g.sub(g.one(), y)); }
+
+void sigmoid_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), sigmoid_slope(g, g.y()))); }
+
+void sigmoid_fused_gradient(GradientContext& g) { g.set(0, g.op("SigmoidGrad", {g.dy(), g.y()}, {}, "com.microsoft")); }
+
+const RegisterPointwise sigmoid_op{{.name = "Sigmoid",
+                                    .since = 13,
+                                    .doc = "1 / (1 + e^-X).",
+                                    .types = types::floats,
+                                    .gradient = sigmoid_gradient,
+                                    .fused_gradient = sigmoid_fused_gradient},
                                    {.function = &sigmoid_tile}};
 const RegisterPointwise sigmoid_grad_op{{.name = "SigmoidGrad",
                                          .domain = "com.microsoft",
@@ -132,12 +145,29 @@ TileParams hard_sigmoid_params(const Node& node) {
 
 TileParams hard_swish_params(const Node&) { return {1.0 / 6, 0.5}; }
 
-const RegisterPointwise hard_sigmoid_op{
-    {.name = "HardSigmoid", .since = 22, .doc = "alpha X + beta, limited to [0, 1].", .types = types::floats},
-    {.function = &hard_sigmoid_tile, .params = hard_sigmoid_params}};
-const RegisterPointwise hard_swish_op{
-    {.name = "HardSwish", .since = 22, .doc = "X times (X / 6 + 1 / 2 limited to [0, 1]).", .types = types::floats},
-    {.function = &hard_swish_tile, .params = hard_swish_params}};
+void hard_sigmoid_gradient(GradientContext& g) {
+  Value* is_sloped = g.op("And", {g.greater(g.y(), g.zero()), g.less(g.y(), g.one())});
+  g.set(0, g.where(is_sloped, g.mul(g.dy(), g.number(hard_sigmoid_params(g.node)[0])), g.zero()));
+}
+
+void hard_swish_gradient(GradientContext& g) {
+  Value* parabola = g.mul(g.dy(), g.add(g.mul(g.x(), g.number(1.0 / 3)), g.number(0.5)));
+  Value* from_left = g.where(g.greater(g.x(), g.number(-3)), parabola, g.zero());
+  g.set(0, g.where(g.less(g.x(), g.number(3)), from_left, g.dy()));
+}
+
+const RegisterPointwise hard_sigmoid_op{{.name = "HardSigmoid",
+                                         .since = 22,
+                                         .doc = "alpha X + beta, limited to [0, 1].",
+                                         .types = types::floats,
+                                         .gradient = hard_sigmoid_gradient},
+                                        {.function = &hard_sigmoid_tile, .params = hard_sigmoid_params}};
+const RegisterPointwise hard_swish_op{{.name = "HardSwish",
+                                       .since = 22,
+                                       .doc = "X times (X / 6 + 1 / 2 limited to [0, 1]).",
+                                       .types = types::floats,
+                                       .gradient = hard_swish_gradient},
+                                      {.function = &hard_swish_tile, .params = hard_swish_params}};
 
 // ---- Gated
 
@@ -155,20 +185,58 @@ void infer_swiglu(InferContext& c) {
   c.set_shape(0, std::move(shape));
 }
 
-const RegisterPointwise swish_op{{.name = "Swish", .since = 24, .doc = "X sigmoid(alpha X).", .types = types::floats},
-                                 {.function = &swish_tile, .params = alpha_or_one}};
-const RegisterPointwise swiglu_op{
-    {.name = "SwiGLU", .since = 28, .doc = "A sigmoid(alpha A) B.", .types = types::floats, .infer = infer_swiglu},
-    {.function = &swiglu_tile, .params = alpha_or_one}};
+struct SwishParts {
+  Value* gate;   // s = sigmoid(alpha x)
+  Value* slope;  // s + alpha x s (1 - s)
+};
+
+SwishParts swish_parts(GradientContext& g) {
+  Value* scaled = g.mul(g.x(), g.number(alpha_or_one(g.node)[0]));
+  Value* gate = g.op("Sigmoid", {scaled});
+  return {gate, g.add(gate, g.mul(scaled, sigmoid_slope(g, gate)))};
+}
+
+void swish_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), swish_parts(g).slope)); }
+
+void swiglu_gradient(GradientContext& g) {
+  const SwishParts parts = swish_parts(g);
+  g.set(0, g.mul(g.mul(g.dy(), g.x(1)), parts.slope));
+  g.set(1, g.mul(g.dy(), g.mul(g.x(0), parts.gate)));
+}
+
+const RegisterPointwise swish_op{
+    {.name = "Swish", .since = 24, .doc = "X sigmoid(alpha X).", .types = types::floats, .gradient = swish_gradient},
+    {.function = &swish_tile, .params = alpha_or_one}};
+const RegisterPointwise swiglu_op{{.name = "SwiGLU",
+                                   .since = 28,
+                                   .doc = "A sigmoid(alpha A) B.",
+                                   .types = types::floats,
+                                   .infer = infer_swiglu,
+                                   .gradient = swiglu_gradient},
+                                  {.function = &swiglu_tile, .params = alpha_or_one}};
 
 // ---- Smooth
 
-const RegisterPointwise mish_op{{.name = "Mish", .since = 22, .doc = "X tanh(log(1 + e^X)).", .types = types::floats},
-                                {.function = &mish_tile}};
-const RegisterPointwise softplus_op{{.name = "Softplus", .since = 22, .doc = "log(1 + e^X).", .types = types::floats},
-                                    {.function = &softplus_tile}};
-const RegisterPointwise softsign_op{{.name = "Softsign", .since = 22, .doc = "X / (1 + |X|).", .types = types::floats},
-                                    {.function = &softsign_tile}};
+/// With t = tanh(softplus(x)): t + x (1 - t^2) sigmoid(x).
+void mish_gradient(GradientContext& g) {
+  Value* t = g.op("Tanh", {g.op("Softplus", {g.x()})});
+  Value* growth = g.mul(g.mul(g.x(), g.sub(g.one(), g.square(t))), g.op("Sigmoid", {g.x()}));
+  g.set(0, g.mul(g.dy(), g.add(t, growth)));
+}
+
+void softplus_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.op("Sigmoid", {g.x()}))); }
+
+void softsign_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.square(g.add(g.one(), g.op("Abs", {g.x()}))))); }
+
+const RegisterPointwise mish_op{
+    {.name = "Mish", .since = 22, .doc = "X tanh(log(1 + e^X)).", .types = types::floats, .gradient = mish_gradient},
+    {.function = &mish_tile}};
+const RegisterPointwise softplus_op{
+    {.name = "Softplus", .since = 22, .doc = "log(1 + e^X).", .types = types::floats, .gradient = softplus_gradient},
+    {.function = &softplus_tile}};
+const RegisterPointwise softsign_op{
+    {.name = "Softsign", .since = 22, .doc = "X / (1 + |X|).", .types = types::floats, .gradient = softsign_gradient},
+    {.function = &softsign_tile}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,6 +1,7 @@
 // Sin, Cos, Tan, Asin, Acos, Atan.
 #include <cmath>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -81,18 +82,39 @@ BACKPASS_TILE_FUNCTION(asin, "Asin", 1);
 BACKPASS_TILE_FUNCTION(acos, "Acos", 1);
 BACKPASS_TILE_FUNCTION(atan, "Atan", 1);
 
-const RegisterPointwise sin_op{{.name = "Sin", .since = 22, .doc = "Sine.", .types = types::floats},
-                               {.function = &sin_tile}};
-const RegisterPointwise cos_op{{.name = "Cos", .since = 22, .doc = "Cosine.", .types = types::floats},
-                               {.function = &cos_tile}};
-const RegisterPointwise tan_op{{.name = "Tan", .since = 22, .doc = "Tangent.", .types = types::floats},
-                               {.function = &tan_tile}};
-const RegisterPointwise asin_op{{.name = "Asin", .since = 22, .doc = "Inverse sine.", .types = types::floats},
-                                {.function = &asin_tile}};
-const RegisterPointwise acos_op{{.name = "Acos", .since = 22, .doc = "Inverse cosine.", .types = types::floats},
-                                {.function = &acos_tile}};
-const RegisterPointwise atan_op{{.name = "Atan", .since = 22, .doc = "Inverse tangent.", .types = types::floats},
-                                {.function = &atan_tile}};
+void sin_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.op("Cos", {g.x()}))); }
+
+void cos_gradient(GradientContext& g) { g.set(0, g.neg(g.mul(g.dy(), g.op("Sin", {g.x()})))); }
+
+void tan_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), g.add(g.one(), g.square(g.y())))); }
+
+/// sqrt(1 - x^2), exact near 1 and -1.
+Value* height(GradientContext& g) { return g.sqrt(g.mul(g.sub(g.one(), g.x()), g.add(g.one(), g.x()))); }
+
+void asin_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), height(g))); }
+
+void acos_gradient(GradientContext& g) { g.set(0, g.neg(g.div(g.dy(), height(g)))); }
+
+void atan_gradient(GradientContext& g) { g.set(0, g.div(g.dy(), g.add(g.one(), g.square(g.x())))); }
+
+const RegisterPointwise sin_op{
+    {.name = "Sin", .since = 22, .doc = "Sine.", .types = types::floats, .gradient = sin_gradient},
+    {.function = &sin_tile}};
+const RegisterPointwise cos_op{
+    {.name = "Cos", .since = 22, .doc = "Cosine.", .types = types::floats, .gradient = cos_gradient},
+    {.function = &cos_tile}};
+const RegisterPointwise tan_op{
+    {.name = "Tan", .since = 22, .doc = "Tangent.", .types = types::floats, .gradient = tan_gradient},
+    {.function = &tan_tile}};
+const RegisterPointwise asin_op{
+    {.name = "Asin", .since = 22, .doc = "Inverse sine.", .types = types::floats, .gradient = asin_gradient},
+    {.function = &asin_tile}};
+const RegisterPointwise acos_op{
+    {.name = "Acos", .since = 22, .doc = "Inverse cosine.", .types = types::floats, .gradient = acos_gradient},
+    {.function = &acos_tile}};
+const RegisterPointwise atan_op{
+    {.name = "Atan", .since = 22, .doc = "Inverse tangent.", .types = types::floats, .gradient = atan_gradient},
+    {.function = &atan_tile}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,6 +1,7 @@
 // Where.
 #include <string>
 
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/broadcast_walk.hpp"
 #include "ops/pointwise.hpp"
@@ -93,12 +94,18 @@ Kernel prepare_where(PrepareContext& c) {
   return kernel;
 }
 
+void where_gradient(GradientContext& g) {
+  g.set_reduced(1, g.where(g.x(0), g.dy(), g.zero()));
+  g.set_reduced(2, g.where(g.x(0), g.zero(), g.dy()));
+}
+
 const RegisterPointwise where_op{{.name = "Where",
                                   .since = 16,
                                   .doc = "X where the condition holds, else Y; broadcasting.",
                                   .types = types::boolean,
                                   .infer = infer_where,
                                   .prepare = prepare_where,
+                                  .gradient = where_gradient,
                                   .in_place_input = 1},
                                  {.function = &where_tile}};
 

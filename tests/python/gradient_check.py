@@ -174,7 +174,7 @@ def finite_differences(
         return float(sum(p.sum() for p in products)), float(sum(np.abs(p).sum() for p in products))
 
     for name, gradient in zip(wrt, gradients, strict=True):
-        for _ in range(3 if gradient.size > 1 else 1):
+        for _ in range(min(3, gradient.size)):
             d = np.asarray(rng.standard_normal(gradient.shape))
             parts = gradient * d
             near, size = value(name, d, step)

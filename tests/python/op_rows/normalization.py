@@ -207,6 +207,7 @@ ROWS = [
         oracle=lp_norm,
         opset=(28, 7),
         grad=[0],
+        grad_inputs=[(2, 3, 5), (7, 33)],
     ),
     Row(
         "LRN",
