@@ -17,7 +17,7 @@ CPP_SOURCES := $(shell find $(SOURCE_DIRS) -name '*.cpp')
 CPP_HEADERS := $(shell find $(SOURCE_DIRS) -name '*.hpp' -o -name '*.h')
 
 APT_BUILD := build-essential ccache cmake ninja-build python3-dev python3-venv \
-  libbenchmark-dev libgtest-dev libhwy-dev libprotozero-dev
+  flatbuffers-compiler libbenchmark-dev libflatbuffers-dev libgtest-dev libhwy-dev libprotozero-dev
 APT_CLANG := clang clang-format clang-tidy libclang-rt-dev libomp-dev
 
 define apt_install

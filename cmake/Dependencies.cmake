@@ -28,9 +28,12 @@ find_package(dnnl 3.2 REQUIRED CONFIG HINTS "${onednn_hint}")
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(hwy REQUIRED CONFIG)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_reader.hpp REQUIRED)
+# Headers only; flatc and they must be of one version, which the generated code checks.
+find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h REQUIRED)
+find_program(FLATC flatc REQUIRED)
 
 add_library(backpass_internal INTERFACE)
 target_include_directories(backpass_internal INTERFACE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
-target_include_directories(backpass_internal SYSTEM INTERFACE "${PROTOZERO_INCLUDE_DIR}")
+target_include_directories(backpass_internal SYSTEM INTERFACE "${PROTOZERO_INCLUDE_DIR}" "${FLATBUFFERS_INCLUDE_DIR}")
 target_compile_options(backpass_internal INTERFACE ${backpass_warnings})
 target_link_libraries(backpass_internal INTERFACE DNNL::dnnl hwy::hwy OpenMP::OpenMP_CXX)

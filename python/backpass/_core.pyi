@@ -1,6 +1,6 @@
 """The Backpass engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import os
 from typing import Annotated, Any
 
@@ -246,3 +246,149 @@ def running_statistics(model: bytes) -> list[str]:
 
 def ops() -> list:
     """One dict per registered operator."""
+
+class OptimizerGroup:
+    """What an optimizer remembers about the parameters it trains together."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @name.setter
+    def name(self, arg: str, /) -> None: ...
+
+    @property
+    def step(self) -> int:
+        """completed updates"""
+
+    @step.setter
+    def step(self, arg: int, /) -> None: ...
+
+    @property
+    def initial_lr(self) -> float: ...
+
+    @initial_lr.setter
+    def initial_lr(self, arg: float, /) -> None: ...
+
+    @property
+    def momentums(self) -> dict[str, dict[str, Tensor]]:
+        """{parameter: {'momentum0': Tensor}}: a copy holding the same tensors"""
+
+    @momentums.setter
+    def momentums(self, arg: Mapping[str, Mapping[str, Tensor]], /) -> None: ...
+
+class ResumeState:
+    """What else a run needs to go on exactly where it stopped."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def learning_rate(self) -> float | None: ...
+
+    @learning_rate.setter
+    def learning_rate(self, arg: float | None, /) -> None: ...
+
+    @property
+    def seed(self) -> int | None: ...
+
+    @seed.setter
+    def seed(self, arg: int | None, /) -> None: ...
+
+    @property
+    def random_counter(self) -> int | None: ...
+
+    @random_counter.setter
+    def random_counter(self, arg: int | None, /) -> None: ...
+
+    @property
+    def scheduler(self) -> str: ...
+
+    @scheduler.setter
+    def scheduler(self, arg: str, /) -> None: ...
+
+    @property
+    def scheduler_state(self) -> dict[str, int | float | str]: ...
+
+    @scheduler_state.setter
+    def scheduler_state(self, arg: Mapping[str, int | float | str], /) -> None: ...
+
+class CheckpointState:
+    """Parameters, optimizer state and properties of a training run."""
+
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def load(path: str | os.PathLike) -> CheckpointState: ...
+
+    @staticmethod
+    def load_bytes(data: bytes) -> CheckpointState: ...
+
+    def save(self, path: str | os.PathLike, include_optimizer_state: bool = False) -> None: ...
+
+    def to_bytes(self, include_optimizer_state: bool = False) -> bytes: ...
+
+    @property
+    def uses_external_data(self) -> bool:
+        """larger tensors live in <path>.data"""
+
+    @uses_external_data.setter
+    def uses_external_data(self, arg: bool, /) -> None: ...
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """in order"""
+
+    def has_parameter(self, name: str) -> bool: ...
+
+    def parameter(self, name: str) -> Tensor:
+        """the tensor itself: its array() is a view that training writes to"""
+
+    def requires_grad(self, name: str) -> bool: ...
+
+    def dtype(self, name: str) -> int:
+        """ONNX code of the element type, known for nominal parameters too"""
+
+    def add_parameter(self, name: str, values: Tensor, requires_grad: bool = True) -> None:
+        """copies the values"""
+
+    def add_nominal(self, name: str, dtype: int, requires_grad: bool = True) -> None: ...
+
+    def set_parameter(self, name: str, values: Tensor) -> None:
+        """copies values of the same dtype and shape"""
+
+    @property
+    def is_nominal(self) -> bool: ...
+
+    def complete(self, tensors: Sequence[Tensor]) -> None:
+        """copies one tensor per parameter, in order"""
+
+    def parameter_count(self, trainable_only: bool = True) -> int: ...
+
+    @property
+    def optimizer_groups(self) -> list[OptimizerGroup]:
+        """copies holding the same tensors"""
+
+    def set_group(self, group: OptimizerGroup) -> None:
+        """adds a group, or replaces the one of its name"""
+
+    def clear_groups(self) -> None: ...
+
+    @property
+    def properties(self) -> dict[str, int | float | str]:
+        """a copy, sorted by name"""
+
+    def has_property(self, name: str) -> bool: ...
+
+    def property(self, name: str) -> int | float | str: ...
+
+    def set_property(self, name: str, value: int | float | str) -> None:
+        """whole numbers are kept with 64 bits, others as float32"""
+
+    def remove_property(self, name: str) -> None: ...
+
+    @property
+    def resume(self) -> ResumeState: ...
+
+    @resume.setter
+    def resume(self, arg: ResumeState, /) -> None: ...

@@ -18,4 +18,5 @@ NB_MODULE(_core, m) {
   bind_gradient(m);
   bind_training_graph(m);
   bind_ops(m);
+  bind_checkpoint(m);
 }

@@ -15,8 +15,8 @@ namespace backpass::onnx_io {
 ///     file.finish();    // on the disk, whole
 ///     file.publish();   // under its own name; what had that name is gone, but stays readable for whoever has it open
 ///
-/// Without publish() the temporary file is removed. What cannot be done throws InvalidInput naming the file and the
-/// reason.
+/// Without publish() the temporary file is removed; that of a process that was killed, by the next AtomicFile of the
+/// same destination. What cannot be done throws InvalidInput naming the file and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path destination);
@@ -25,10 +25,11 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::string_view bytes);
-  /// Writes zeros up to this offset from the start.
+  /// Zeros up to this offset from the start; many of them are a hole, which takes no space.
   void pad_to(std::uint64_t offset);
   void finish();
-  void publish();
+  /// True when the new name is known to be on the disk, too.
+  bool publish();
 
  private:
   void keep_permissions() const;
@@ -38,6 +39,7 @@ class AtomicFile {
   std::filesystem::path temporary_;  ///< empty once published
   int descriptor_ = -1;
   std::uint64_t offset_ = 0;
+  bool is_finished_ = false;
 };
 
 }  // namespace backpass::onnx_io
