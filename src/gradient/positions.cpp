@@ -50,6 +50,7 @@ Value* add_slices_at(GradientContext& g, Value* indices, Value* dy, Value* x, st
 
 Value* vector_of(GradientContext& g, const std::vector<Value*>& scalars) {
   std::vector<Value*> parts;
+  parts.reserve(scalars.size());
   for (Value* v : scalars) parts.push_back(g.reshape(v, {1}));
   return parts.size() == 1 ? parts[0] : g.concat(std::move(parts), 0);
 }

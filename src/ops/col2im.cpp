@@ -1,6 +1,7 @@
 // Col2Im: overlapping blocks, stored as columns, added up into an image.
 #include <algorithm>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -154,6 +155,36 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Where the elements of a block lie along one axis of the padded image, for each position of the block.
+Value* taps(GradientContext& g, const Settings& s, std::size_t axis, std::int64_t pad) {
+  auto number = [&](Value* extents) { return g.gather(extents, g.b.integer(static_cast<std::int64_t>(axis)), 0); };
+  Value* dilation = g.b.integer(s.dilations[axis]);
+  Value* stride = g.b.integer(s.strides[axis]);
+  Value* block = number(g.x(2));
+  Value* reach = g.mul(dilation, g.sub(block, g.b.integer(1)));
+  Value* room = g.sub(g.add(number(g.x(1)), g.b.integer(pad - 1 + s.strides[axis])), reach);
+  Value* positions = g.op("Max", {g.div(room, stride), g.b.integer(0)});
+  return g.add(g.unsqueeze(g.mul(count_up(g, block), dilation), {1}), g.mul(count_up(g, positions), stride));
+}
+
+/// Every column is read back from where it was added.
+void gradient(GradientContext& g) {
+  const auto rank = static_cast<std::size_t>(g.rank(g.y()) - 2);
+  const Settings s(g.node, rank);
+  std::vector<std::int64_t> pads(2 * (rank + 2), 0);
+  std::copy_n(s.pads.begin(), rank, pads.begin() + 2);
+  std::copy_n(s.pads.begin() + static_cast<std::ptrdiff_t>(rank), rank, pads.end() - static_cast<std::ptrdiff_t>(rank));
+  Value* columns = g.op("Pad", {g.dy(), g.b.ints(pads)});
+  std::vector<std::int64_t> order{0, 1};
+  for (std::size_t i = 0; i < rank; ++i) {
+    const auto at = static_cast<std::int64_t>(2 + 2 * i);
+    columns = g.gather(columns, taps(g, s, i, s.pads[i] + s.pads[i + rank]), at);
+    order.push_back(at);
+  }
+  for (std::size_t i = 0; i < rank; ++i) order.push_back(static_cast<std::int64_t>(3 + 2 * i));
+  g.set(0, g.reshape_like(g.transpose(columns, std::move(order)), g.x()));
+}
+
 const Register col2im{{.name = "Col2Im",
                        .since = 18,
                        .doc = "Overlapping blocks, stored as columns, added up into an image.",
@@ -161,6 +192,7 @@ const Register col2im{{.name = "Col2Im",
                        .types = types::numbers,
                        .infer = infer,
                        .prepare = prepare,
+                       .gradient = gradient,
                        .half_through_float = true}};
 
 }  // namespace

@@ -1,4 +1,5 @@
 // DepthToSpace and SpaceToDepth: channels into square blocks of pixels, and back.
+#include "gradient/positions.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -75,19 +76,32 @@ Kernel prepare_to_depth(PrepareContext& c) {
   return [copy](const KernelArgs& args) { copy(args.inputs[0], args.outputs[0]); };
 }
 
+void to_space_gradient(GradientContext& g) {
+  const std::int64_t block = g.node.attr_int("blocksize");
+  if (depth_first(g.node)) return g.set(0, g.op("SpaceToDepth", {g.dy()}, {{"blocksize", block}}));
+  Value* dy = g.dy();
+  Value* b = g.b.integer(block);
+  Value* split = vector_of(g, {g.extent(dy, 0), g.extent(dy, 1), g.extent(g.x(), 2), b, g.extent(g.x(), 3), b});
+  g.set(0, g.reshape_like(g.transpose(g.reshape_to(dy, split), {0, 1, 3, 5, 2, 4}), g.x()));
+}
+
+void to_depth_gradient(GradientContext& g) { g.set(0, g.op("DepthToSpace", {g.dy()}, attributes_of(g.node))); }
+
 const Register depth_to_space{{.name = "DepthToSpace",
                                .since = 28,
                                .doc = "Channels rearranged into square blocks of pixels.",
                                .types = types::movable,
                                .infer = infer_to_space,
-                               .prepare = prepare_to_space}};
+                               .prepare = prepare_to_space,
+                               .gradient = to_space_gradient}};
 
 const Register space_to_depth{{.name = "SpaceToDepth",
                                .since = 28,
                                .doc = "Square blocks of pixels rearranged into channels.",
                                .types = types::movable,
                                .infer = infer_to_depth,
-                               .prepare = prepare_to_depth}};
+                               .prepare = prepare_to_depth,
+                               .gradient = to_depth_gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,6 +1,7 @@
 // EyeLike and Trilu: a diagonal of ones, a triangle of a matrix.
 #include <algorithm>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
@@ -81,12 +82,19 @@ Kernel prepare_trilu(PrepareContext& c) {
   };
 }
 
+void trilu_gradient(GradientContext& g) {
+  std::vector<Value*> inputs = g.node.inputs;
+  inputs[0] = g.dy();
+  g.set(0, g.op("Trilu", std::move(inputs), attributes_of(g.node)));
+}
+
 const Register eye_like{{.name = "EyeLike",
                          .since = 22,
                          .doc = "A matrix of zeros with ones on the k-th diagonal.",
                          .types = kEyeTypes,
                          .infer = infer_eye,
-                         .prepare = prepare_eye}};
+                         .prepare = prepare_eye,
+                         .is_flat = true}};
 
 const Register trilu{{.name = "Trilu",
                       .since = 14,
@@ -95,6 +103,7 @@ const Register trilu{{.name = "Trilu",
                       .types = types::movable,
                       .infer = infer_trilu,
                       .prepare = prepare_trilu,
+                      .gradient = trilu_gradient,
                       .in_place_input = 0}};
 
 }  // namespace

@@ -1,9 +1,11 @@
 // GatherElements, ScatterElements, Scatter and GatherElementsGrad: single elements picked by index along an axis.
 #include <cstring>
 
+#include "gradient/rule.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
+#include "ops/scatter_rule.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 
@@ -103,13 +105,25 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   };
 }
 
+void gather_gradient(GradientContext& g) {
+  g.set(0, g.op("ScatterElements", {g.zeros_like(g.x()), g.x(1), g.dy()},
+                {{"axis", g.node.attr_int("axis", 0)}, {"reduction", std::string("add")}}));
+}
+
+void gather_fused_gradient(GradientContext& g) {
+  g.set(0, g.op("GatherElementsGrad", {g.dy(), g.shape_of(g.x()), g.x(1)}, {{"axis", g.node.attr_int("axis", 0)}},
+                "com.microsoft"));
+}
+
 const Register gather_elements{{.name = "GatherElements",
                                 .since = 13,
                                 .doc = "Elements picked by index along `axis`, one per index.",
                                 .inputs = {2, 2},
                                 .types = types::movable,
                                 .infer = infer_gather,
-                                .prepare = prepare_gather}};
+                                .prepare = prepare_gather,
+                                .gradient = gather_gradient,
+                                .fused_gradient = gather_fused_gradient}};
 
 const Register scatter_elements{{.name = "ScatterElements",
                                  .since = 18,
@@ -117,7 +131,8 @@ const Register scatter_elements{{.name = "ScatterElements",
                                  .inputs = {3, 3},
                                  .types = types::movable,
                                  .infer = infer_scatter,
-                                 .prepare = prepare_scatter}};
+                                 .prepare = prepare_scatter,
+                                 .gradient = scatter_elements_gradient}};
 
 const Register scatter{{.name = "Scatter",
                         .since = 11,
@@ -125,7 +140,12 @@ const Register scatter{{.name = "Scatter",
                         .inputs = {3, 3},
                         .types = types::movable,
                         .infer = infer_scatter,
-                        .prepare = prepare_scatter}};
+                        .prepare = prepare_scatter,
+                        .gradient = scatter_elements_gradient}};
+
+/// Opset 11 renamed it.
+void rename(Builder& /*b*/, Node& node) { node.op = "ScatterElements"; }
+const RegisterAdapter scatter_11{{.op = "Scatter", .below = 11, .lift = rename}};
 
 const Register gather_elements_grad{{.name = "GatherElementsGrad",
                                      .domain = "com.microsoft",

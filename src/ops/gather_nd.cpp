@@ -1,9 +1,11 @@
 // GatherND, ScatterND and GatherNDGrad: slices picked by tuples of indices.
 #include <cstring>
 
+#include "gradient/positions.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
+#include "ops/scatter_rule.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {
@@ -122,13 +124,28 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   };
 }
 
+void gather_gradient(GradientContext& g) {
+  if (g.node.attr_int("batch_dims", 0) == 0) {
+    return g.set(0, g.op("ScatterND", {g.zeros_like(g.x()), g.x(1), g.dy()}, {{"reduction", std::string("add")}}));
+  }
+  Value* positions = g.op("GatherND", {positions_of(g, g.x()), g.x(1)}, attributes_of(g.node));
+  g.set(0, add_at(g, positions, g.dy(), g.x()));
+}
+
+void gather_fused_gradient(GradientContext& g) {
+  g.set(0, g.op("GatherNDGrad", {g.shape_of(g.x()), g.x(1), g.dy()}, {{"batch_dims", g.node.attr_int("batch_dims", 0)}},
+                "com.microsoft"));
+}
+
 const Register gather_nd{{.name = "GatherND",
                           .since = 13,
                           .doc = "Slices picked by tuples of indices.",
                           .inputs = {2, 2},
                           .types = types::movable,
                           .infer = infer_gather,
-                          .prepare = prepare_gather}};
+                          .prepare = prepare_gather,
+                          .gradient = gather_gradient,
+                          .fused_gradient = gather_fused_gradient}};
 
 const Register scatter_nd{{.name = "ScatterND",
                            .since = 18,
@@ -136,7 +153,8 @@ const Register scatter_nd{{.name = "ScatterND",
                            .inputs = {3, 3},
                            .types = types::movable,
                            .infer = infer_scatter,
-                           .prepare = prepare_scatter}};
+                           .prepare = prepare_scatter,
+                           .gradient = scatter_nd_gradient}};
 
 const Register gather_nd_grad{{.name = "GatherNDGrad",
                                .domain = "com.microsoft",

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -105,6 +106,11 @@ void compute_compress(ComputeContext& c) {
   c.outputs[0] = std::move(out);
 }
 
+void compress_gradient(GradientContext& g) {
+  Value* positions = g.op("Compress", {positions_of(g, g.x()), g.x(1)}, attributes_of(g.node));
+  g.set(0, add_at(g, positions, g.dy(), g.x()));
+}
+
 const Register non_zero{{.name = "NonZero",
                          .since = 13,
                          .doc = "Indices of the elements that are not zero, one column each.",
@@ -118,7 +124,8 @@ const Register compress{{.name = "Compress",
                          .inputs = {2, 2},
                          .types = types::movable,
                          .infer = infer_compress,
-                         .compute = compute_compress}};
+                         .compute = compute_compress,
+                         .gradient = compress_gradient}};
 
 }  // namespace
 }  // namespace backpass

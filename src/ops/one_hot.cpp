@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -103,13 +104,24 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+void gradient(GradientContext& g) {
+  Value* values = g.concat({g.reshape(g.zero(g.dy()), {1}), g.reshape(g.one(g.dy()), {1})}, 0);
+  Value* on = g.cast(g.op("OneHot", {g.x(), g.x(1), values}, attributes_of(g.node)), DType::boolean);
+  Value* zero = g.zero(g.dy());
+  auto sum = [&](Value* v) { return g.reshape(g.op("ReduceSum", {v}, {{"keepdims", std::int64_t{0}}}), {1}); };
+  g.set(2, g.concat({sum(g.where(on, zero, g.dy())), sum(g.where(on, g.dy(), zero))}, 0));
+  g.set_zero(0);
+  g.set_zero(1);
+}
+
 const Register one_hot{{.name = "OneHot",
                         .since = 28,
                         .doc = "A new axis that holds `on` at the index and `off` elsewhere.",
                         .inputs = {3, 3},
                         .types = types::numbers,
                         .infer = infer,
-                        .prepare = prepare}};
+                        .prepare = prepare,
+                        .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

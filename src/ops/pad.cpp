@@ -6,6 +6,7 @@
 #include "graph/builder.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
+#include "ops/pad_rule.hpp"
 
 namespace backpass {
 namespace {
@@ -155,7 +156,8 @@ const Register pad{{.name = "Pad",
                     .inputs = {2, 4},
                     .types = movement::any_type,
                     .infer = infer_pad,
-                    .prepare = prepare_pad}};
+                    .prepare = prepare_pad,
+                    .gradient = pad_gradient}};
 
 const Register center_crop_pad{{.name = "CenterCropPad",
                                 .since = 18,
@@ -163,7 +165,8 @@ const Register center_crop_pad{{.name = "CenterCropPad",
                                 .inputs = {2, 2},
                                 .types = types::movable,
                                 .infer = infer_crop,
-                                .prepare = prepare_crop}};
+                                .prepare = prepare_crop,
+                                .gradient = center_crop_pad_gradient}};
 
 /// Pads and the value were attributes.
 void lift_11(Builder& b, Node& node) {

@@ -1,6 +1,7 @@
 // ReverseSequence: the first elements of every sequence of a batch backwards.
 #include <algorithm>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -53,13 +54,16 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+void gradient(GradientContext& g) { g.set(0, g.op("ReverseSequence", {g.dy(), g.x(1)}, attributes_of(g.node))); }
+
 const Register reverse_sequence{{.name = "ReverseSequence",
                                  .since = 28,
                                  .doc = "The first sequence_lens[i] steps of sequence i in reverse.",
                                  .inputs = {2, 2},
                                  .types = types::movable,
                                  .infer = infer,
-                                 .prepare = prepare}};
+                                 .prepare = prepare,
+                                 .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

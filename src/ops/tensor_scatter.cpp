@@ -1,6 +1,7 @@
 // TensorScatter: new steps written into a cache of fixed length, at a position per batch entry.
 #include <algorithm>
 
+#include "gradient/positions.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
@@ -91,13 +92,41 @@ Kernel prepare_bytes(PrepareContext& c) {
 
 Kernel prepare(PrepareContext& c) { return movement::through_bytes(c, prepare_bytes); }
 
+/// Positions along the sequence axis that the update was written to, of the update's shape.
+Value* written(GradientContext& g) {
+  const std::int64_t rank = g.rank(g.x());
+  std::int64_t axis = g.node.attr_int("axis", -2);
+  axis += axis < 0 ? rank : 0;
+  std::vector<std::int64_t> along(static_cast<std::size_t>(rank), 1);
+  along[static_cast<std::size_t>(axis)] = -1;
+  Value* steps = g.reshape(count_up(g, g.extent(g.x(1), axis)), along);
+  if (g.has_input(2)) {
+    std::vector<std::int64_t> per_entry(static_cast<std::size_t>(rank), 1);
+    per_entry[0] = -1;
+    steps = g.add(steps, g.reshape(g.x(2), per_entry));
+  }
+  if (is_circular(g.node)) steps = g.op("Mod", {steps, g.extent(g.x(), axis)});
+  return g.op("Expand", {steps, g.shape_of(g.x(1))});
+}
+
+void gradient(GradientContext& g) {
+  std::vector<Value*> inputs = g.node.inputs;
+  inputs[0] = g.dy();
+  inputs[1] = g.zeros_like(g.x(1));
+  g.set(0, g.op("TensorScatter", std::move(inputs), attributes_of(g.node)));
+  if (g.wants(1)) {
+    g.set(1, g.op("GatherElements", {g.dy(), written(g)}, {{"axis", g.node.attr_int("axis", -2)}}));
+  }
+}
+
 const Register tensor_scatter{{.name = "TensorScatter",
                                .since = 24,
                                .doc = "A cache with new steps written at a position per batch entry; may wrap around.",
                                .inputs = {2, 3},
                                .types = movement::any_type,
                                .infer = infer,
-                               .prepare = prepare}};
+                               .prepare = prepare,
+                               .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -92,6 +93,20 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+Value* indices(GradientContext& g) {
+  if (g.node.output(1) != nullptr) return g.y(1);
+  return g.b.ops("TopK", g.node.inputs, 2, attributes_of(g.node))[1];
+}
+
+void gradient(GradientContext& g) {
+  g.set(0, g.op("ScatterElements", {g.zeros_like(g.x()), indices(g), g.dy()}, {{"axis", g.node.attr_int("axis", -1)}}));
+}
+
+void fused_gradient(GradientContext& g) {
+  g.set(0, g.op("GatherElementsGrad", {g.dy(), g.shape_of(g.x()), indices(g)}, {{"axis", g.node.attr_int("axis", -1)}},
+                "com.microsoft"));
+}
+
 const Register top_k{{.name = "TopK",
                       .since = 24,
                       .doc = "The k largest or smallest elements along `axis`, sorted, and their indices.",
@@ -99,7 +114,9 @@ const Register top_k{{.name = "TopK",
                       .outputs = {2, 2},
                       .types = types::numbers,
                       .infer = infer,
-                      .prepare = prepare}};
+                      .prepare = prepare,
+                      .gradient = gradient,
+                      .fused_gradient = fused_gradient}};
 
 /// K was an attribute.
 void lift_10(Builder& b, Node& node) {

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gradient/positions.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -132,13 +133,22 @@ void compute(ComputeContext& c) {
   if (c.has_output(3)) c.outputs[3] = Tensor::ints(g.counts);
 }
 
+/// Of equal elements the first one counts.
+void gradient(GradientContext& g) {
+  Value* first = g.node.output(1);
+  if (first == nullptr) first = g.b.ops("Unique", g.node.inputs, 2, attributes_of(g.node))[1];
+  if (!g.node.has_attribute("axis")) return g.set(0, add_at(g, first, g.dy(), g.x()));
+  g.set(0, add_slices_at(g, first, g.dy(), g.x(), g.node.attr_int("axis")));
+}
+
 const Register unique{{.name = "Unique",
                        .since = 28,
                        .doc = "Distinct elements (slices along `axis`), where each first occurs, and how often.",
                        .outputs = {1, 4},
                        .types = types::numbers | types::boolean | types::strings | types::complexes,
                        .infer = infer,
-                       .compute = compute}};
+                       .compute = compute,
+                       .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

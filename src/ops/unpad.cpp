@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "gradient/positions.hpp"
 #include "kernels/gather.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/movement.hpp"
@@ -83,6 +84,28 @@ Kernel prepare_pad(PrepareContext& c) {
   };
 }
 
+/// The tensor with its first two axes as one.
+Value* rows_of(GradientContext& g, Value* a) {
+  std::vector<Value*> extents{g.mul(g.extent(a, 0), g.extent(a, 1))};
+  for (std::int64_t i = 2; i < g.rank(a); ++i) extents.push_back(g.extent(a, i));
+  return g.reshape_to(a, vector_of(g, extents));
+}
+
+void unpad_gradient(GradientContext& g) {
+  g.set(0, g.reshape_like(add_slices_at(g, g.x(1), g.dy(), rows_of(g, g.x()), 0), g.x()));
+}
+
+void unpad_fused_gradient(GradientContext& g) {
+  Value* leading = vector_of(g, {g.extent(g.x(), 0), g.extent(g.x(), 1)});
+  g.set(0, g.op("PadAndUnflatten", {g.dy(), g.x(1), leading}, {}, "com.microsoft"));
+}
+
+void pad_gradient(GradientContext& g) { g.set(0, g.gather(rows_of(g, g.dy()), g.x(1), 0)); }
+
+void pad_fused_gradient(GradientContext& g) {
+  g.set(0, g.b.ops("FlattenAndUnpad", {g.dy(), g.x(1)}, 2, {}, "com.microsoft")[0]);
+}
+
 const Register flatten_and_unpad{
     {.name = "FlattenAndUnpad",
      .domain = "com.microsoft",
@@ -91,7 +114,9 @@ const Register flatten_and_unpad{
      .outputs = {1, 2},
      .types = types::numbers | types::boolean,
      .infer = infer_unpad,
-     .prepare = prepare_unpad}};
+     .prepare = prepare_unpad,
+     .gradient = unpad_gradient,
+     .fused_gradient = unpad_fused_gradient}};
 
 const Register pad_and_unflatten{{.name = "PadAndUnflatten",
                                   .domain = "com.microsoft",
@@ -99,7 +124,9 @@ const Register pad_and_unflatten{{.name = "PadAndUnflatten",
                                   .inputs = {3, 3},
                                   .types = types::numbers | types::boolean,
                                   .infer = infer_pad,
-                                  .prepare = prepare_pad}};
+                                  .prepare = prepare_pad,
+                                  .gradient = pad_gradient,
+                                  .fused_gradient = pad_fused_gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -61,6 +61,12 @@ HOT = [
     case(at(0, low=0, high=3), const(3), const([0.0, 1.0])),
     case(at(low=0, high=3), const(3), const([0.0, 1.0])),
 ]
+HOT_VALUES = [
+    case(at(3, low=-4, high=4), const(4), (2,)),
+    case(at(2, 3, low=-7, high=9), const([5]), (2,), axis=1),
+    case(data(4, dtype="float32", low=0, high=3), const(3.0), (2,), axis=0),
+    case(at(0, low=0, high=3), const(3), (2,)),
+]
 TOP = [
     case((3, 7), const([2])),
     case((7, 3), const([3]), axis=0),
@@ -146,6 +152,7 @@ ROWS = [
         dtypes=("float32", "float64", "int32", "int8"),
         opset=NEWEST_OF_ORT,
         oracle="ort",
+        grad=[0, 2],
         name="ScatterElements-reduced",
     ),
     Row("Scatter", SCATTERED[:3], opset=9, oracle="ort"),
@@ -158,15 +165,16 @@ ROWS = [
         dtypes=("float32", "float64", "int32", "int64"),
         opset=NEWEST_OF_ORT,
         oracle="ort",
+        grad=[0, 2],
         name="ScatterND-reduced",
     ),
-    Row("OneHot", HOT, opset=(28, 11, 9), oracle=hot),
+    Row("OneHot", HOT, opset=(28, 11, 9), oracle=hot, grad=[2], grad_inputs=HOT_VALUES),
     Row("TopK", TOP, attrs=[{}, {"largest": 0}], dtypes=FLOATS, opset=(28, 11), outputs=2, grad=[0]),
     Row("TopK", TOP_TIES, attrs=[{}, {"largest": 0}], dtypes=NUMBERS, outputs=2, name="TopK-ties"),
     Row(
         "TopK", [case((3, 7), k=2), case((7, 3), k=7, axis=0)], opset=7, outputs=2, oracle="ort", name="TopK-attribute"
     ),
-    Row("TopK", [case((3, 7), np.array([2]))], opset=10, outputs=2, sized=False, name="TopK-fed"),
+    Row("TopK", [case((3, 7), np.array([2]))], opset=10, outputs=2, sized=False, grad=[0], name="TopK-fed"),
     Row("NonZero", [(3, 4), (2, 0), (5,)], dtypes=ANY, opset=(28, 9), sized=False),
     Row(
         "Compress",
@@ -178,6 +186,7 @@ ROWS = [
         dtypes=ANY,
         opset=(28, 9),
         oracle=compressed,
+        grad=[0],
         sized=False,
     ),
     Row(
@@ -188,15 +197,18 @@ ROWS = [
         opset=(NEWEST_OF_ORT, 11),
         outputs=4,
         oracle="ort",
+        grad=[0],
+        grad_inputs=[case((3, 4)), case((3, 2, 2), axis=0), case((2, 3), axis=-1), case((0,))],
         sized=False,
     ),
     Row("CumSum", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 11), grad=[0]),
     Row("CumProd", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 26), grad=[0]),
-    Row("TensorScatter", CACHE, attrs=[{}, {"mode": "circular"}], dtypes=ANY, opset=(28, 24)),
+    Row("TensorScatter", CACHE, attrs=[{}, {"mode": "circular"}], dtypes=ANY, opset=(28, 24), grad=[0, 1]),
     Row(
         "TensorScatter",
         [case((2, 5, 4), (2, 3, 4), np.array([3, 9]))],
         attrs={"mode": "circular"},
+        grad=[0, 1],
         name="TensorScatter-wrap",
     ),
     Row("Col2Im", COLUMNS, dtypes=FLOATS, opset=(28, 18), oracle=folded, grad=[0]),

@@ -167,6 +167,7 @@ ROWS = [
         domain=MS,
         outputs=2,
         oracle=unpad,
+        grad=[0],
     ),
     Row(
         "PadAndUnflatten",
@@ -174,6 +175,7 @@ ROWS = [
         dtypes=FLOATS,
         domain=MS,
         oracle=pad,
+        grad=[0],
     ),
     Row("PassThrough", [case((2, 3), (4,))], domain=MS, outputs=2, oracle=lambda *x: list(x)),
     Row("Group", [case((2, 3), (4,))], domain=MS, oracle=lambda *_: np.array([True])),
