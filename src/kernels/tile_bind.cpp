@@ -116,7 +116,7 @@ bool must_be_late(const TileProgram& program, TileRegister output) {
 class Binder {
  public:
   Binder(std::shared_ptr<const TileProgram> program, std::span<const Dims> inputs, const Dims& full)
-      : program_(*program), inputs_(inputs.begin(), inputs.end()), has_rows_(program->has_rows()) {
+      : program_(*program), inputs_(inputs), has_rows_(program->has_rows()) {
     plan_.program = std::move(program);
     plan_.dims = full;
   }
@@ -125,10 +125,7 @@ class Binder {
     ensure(!has_rows_ || !plan_.dims.empty(), "a tile program with rows bound to a scalar");
     // Rows without elements still have sums.
     if (product(plan_.dims, 0, plan_.dims.size() - (has_rows_ ? 1 : 0)) == 0) return std::move(plan_);
-    for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      strides_.push_back(is_used(i) ? broadcast_strides(inputs_[i], plan_.dims) : strides_of(plan_.dims));
-    }
-    coalesce(plan_.dims, strides_, has_rows_);
+    find_strides();
     place_outputs();
     cut(tile_length());
     place_inputs();
@@ -141,6 +138,21 @@ class Binder {
  private:
   bool is_row(TileRegister r) const { return program_.shape(r) == TileShape::row; }
   bool is_used(std::size_t input) const { return program_.registers[input] != DType::undefined; }
+
+  void find_strides() {
+    bool is_alike = !has_rows_;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) is_alike = is_alike && (!is_used(i) || inputs_[i] == plan_.dims);
+    if (is_alike) {  // most nodes: one axis, no broadcasting
+      plan_.dims.assign(1, product(plan_.dims, 0, plan_.dims.size()));
+      strides_.assign(inputs_.size(), Dims{1});
+      return;
+    }
+    strides_.reserve(inputs_.size());
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      strides_.push_back(is_used(i) ? broadcast_strides(inputs_[i], plan_.dims) : strides_of(plan_.dims));
+    }
+    coalesce(plan_.dims, strides_, has_rows_);
+  }
 
   void place_outputs() {
     temporary_.assign(program_.registers.size(), false);
@@ -162,10 +174,9 @@ class Binder {
   // From axis `from` on, the operand's elements follow each other as those of the output do (or of its rows).
   bool lies_like_output(std::size_t input, std::size_t from) const {
     const bool row = is_row(static_cast<TileRegister>(input));
-    const std::size_t count = plan_.dims.size() - (row ? 1 : 0);
-    Dims natural = strides_of(std::span(plan_.dims).first(count));
-    for (std::size_t axis = from; axis < count; ++axis) {
-      if (plan_.dims[axis] != 1 && strides_[input][axis] != natural[axis]) return false;
+    std::int64_t natural = 1;
+    for (std::size_t axis = plan_.dims.size() - (row ? 1 : 0); axis-- > from; natural *= plan_.dims[axis]) {
+      if (plan_.dims[axis] != 1 && strides_[input][axis] != natural) return false;
     }
     return true;
   }
@@ -241,7 +252,7 @@ class Binder {
   }
 
   const TileProgram& program_;
-  std::vector<Dims> inputs_;
+  std::span<const Dims> inputs_;
   bool has_rows_;
   std::vector<Dims> strides_;
   std::vector<bool> temporary_;

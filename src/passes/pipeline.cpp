@@ -5,6 +5,7 @@
 #include "passes/fold_constants.hpp"
 #include "passes/fuse_linear.hpp"
 #include "passes/fuse_tiles.hpp"
+#include "passes/known_ints.hpp"
 #include "passes/merge_duplicates.hpp"
 #include "passes/remove_identities.hpp"
 
@@ -16,6 +17,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
     for (auto& [key, sub] : node->subgraphs) optimize_into(*sub, log);
   }
   graph.remove_dead_nodes();
+  known_ints(graph, log);
   fold_constants(graph, log);
   remove_identities(graph, log);
   constant_reshapes(graph, log);

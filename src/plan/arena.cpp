@@ -30,32 +30,47 @@ struct Placed {
   int first, last;
 };
 
-// Lowest gap among buffers alive at the same time; `placed` is kept sorted by offset.
-std::size_t lowest_fit(const std::vector<Placed>& placed, const Lifetime& l) {
-  std::size_t offset = 0;
-  for (const Placed& p : placed) {
-    if (p.last < l.first || l.last < p.first) continue;
-    if (p.begin >= offset + rounded(l.bytes)) break;
-    offset = std::max(offset, p.end);
-  }
-  return offset;
-}
+/// Buffers placed so far, by offset.
+class Ground {
+ public:
+  explicit Ground(std::size_t count) { placed_.reserve(count); }
 
-ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const std::vector<std::size_t>& order) {
+  /// Puts a buffer into the lowest gap among those alive at the same time.
+  std::size_t put(const Lifetime& l) {
+    const std::size_t bytes = rounded(l.bytes);
+    std::size_t offset = 0;
+    for (const Placed& p : placed_) {
+      if (p.last < l.first || l.last < p.first) continue;
+      if (p.begin >= offset + bytes) break;
+      offset = std::max(offset, p.end);
+    }
+    Placed p{offset, offset + bytes, l.first, l.last};
+    auto at = std::lower_bound(placed_.begin(), placed_.end(), p,
+                               [](const Placed& a, const Placed& b) { return a.begin < b.begin; });
+    placed_.insert(at, p);
+    return offset;
+  }
+
+  /// Forgets buffers that ended before this step.
+  void forget_before(int step) {
+    std::erase_if(placed_, [step](const Placed& p) { return p.last < step; });
+  }
+
+ private:
+  std::vector<Placed> placed_;
+};
+
+/// With `is_by_start`, what has ended cannot meet anything that comes later and need not be looked at again.
+ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const std::vector<std::size_t>& order, bool is_by_start) {
   ArenaPlan plan;
   plan.offsets.assign(lifetimes.size(), 0);
-  std::vector<Placed> placed;
-  placed.reserve(lifetimes.size());
+  Ground ground(lifetimes.size());
   for (std::size_t i : order) {
     const Lifetime& l = lifetimes[i];
     if (l.bytes == 0) continue;
-    std::size_t offset = lowest_fit(placed, l);
-    plan.offsets[i] = offset;
-    Placed p{offset, offset + rounded(l.bytes), l.first, l.last};
-    placed.insert(std::lower_bound(placed.begin(), placed.end(), p,
-                                   [](const Placed& a, const Placed& b) { return a.begin < b.begin; }),
-                  p);
-    plan.peak = std::max(plan.peak, p.end);
+    if (is_by_start) ground.forget_before(l.first);
+    plan.offsets[i] = ground.put(l);
+    plan.peak = std::max(plan.peak, plan.offsets[i] + rounded(l.bytes));
   }
   return plan;
 }
@@ -66,20 +81,20 @@ ArenaPlan plan_arena(std::span<const Lifetime> lifetimes) {
   std::size_t bound = largest_live_set(lifetimes);
   std::vector<std::size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  auto try_order = [&](auto before) {
+  auto try_order = [&](auto before, bool is_by_start) {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return before(lifetimes[a], lifetimes[b]); });
-    return place_in_order(lifetimes, order);
+    return place_in_order(lifetimes, order, is_by_start);
   };
   auto good = [&](const ArenaPlan& p) { return p.peak <= bound + bound / 20; };
-  ArenaPlan best = try_order([](const Lifetime& a, const Lifetime& b) { return a.bytes > b.bytes; });
+  ArenaPlan best = try_order([](const Lifetime& a, const Lifetime& b) { return a.first < b.first; }, true);
   if (!good(best)) {
-    ArenaPlan other = try_order([](const Lifetime& a, const Lifetime& b) { return a.first < b.first; });
+    ArenaPlan other = try_order([](const Lifetime& a, const Lifetime& b) { return a.bytes > b.bytes; }, false);
     if (other.peak < best.peak) best = std::move(other);
   }
   if (!good(best)) {
     ArenaPlan other =
-        try_order([](const Lifetime& a, const Lifetime& b) { return a.last - a.first > b.last - b.first; });
+        try_order([](const Lifetime& a, const Lifetime& b) { return a.last - a.first > b.last - b.first; }, false);
     if (other.peak < best.peak) best = std::move(other);
   }
   best.lower_bound = bound;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,10 +35,12 @@ struct Place {
 struct BoundValue {
   bool is_known = false;  ///< a tensor whose type and extents are numbers
   DType dtype = DType::undefined;
-  Dims dims;
+  Dims own_dims;  ///< extents, unless there is a constant
   Place place;
-  Tensor constant;  ///< contents known before running (model constants, results of shape arithmetic)
-  bool has_constant = false;
+  const Tensor* constant = nullptr;  ///< contents known before running (model constants, results of shape arithmetic)
+
+  const Dims& dims() const { return constant != nullptr ? constant->dims() : own_dims; }
+  std::size_t bytes() const { return byte_size(dtype, element_count(dims())); }
 };
 
 struct BoundStep {
@@ -62,6 +65,7 @@ struct BoundOutput {
 struct Binding {
   const Program* program = nullptr;
   std::vector<BoundValue> values;
+  std::deque<Tensor> known;  ///< contents found while binding; BoundValue::constant points here or into the model
   std::vector<BoundStep> steps;
   std::vector<Place> pointers;  ///< all operands of all steps, in a row
   std::vector<BoundOutput> outputs;

@@ -1,3 +1,4 @@
+#include <charconv>
 #include <cstdio>
 
 #include "runtime/binding.hpp"
@@ -11,38 +12,62 @@ std::string kib(std::int64_t bytes) {
   return text;
 }
 
-std::string place_text(const Place& p) {
-  switch (p.kind) {
-    case Place::Kind::arena:
-      return "@" + std::to_string(p.offset);
-    case Place::Kind::output:
-      return "@output" + std::to_string(p.index);
-    case Place::Kind::late:
-      return "@late";
-    default:
-      return "";
+void add_number(std::string& text, std::int64_t n) {
+  char digits[24];
+  text.append(digits, std::to_chars(digits, digits + sizeof digits, n).ptr);
+}
+
+void add_place(std::string& text, const Place& p) {
+  if (p.kind == Place::Kind::arena) {
+    text += '@';
+    add_number(text, static_cast<std::int64_t>(p.offset));
+  } else if (p.kind == Place::Kind::output) {
+    text += "@output";
+    add_number(text, p.index);
+  } else if (p.kind == Place::Kind::late) {
+    text += "@late";
   }
+}
+
+void add_label(std::string& text, const Node& node) {
+  text += '[';
+  if (!node.domain.empty()) text.append(node.domain).append(1, '.');
+  text.append(node.op).append(" '").append(node.name).append("'] ");
+}
+
+void add_value(std::string& text, const Binding& binding, int v) {
+  if (v < 0) return;
+  const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
+  text.append(" %").append(binding.program->values[static_cast<std::size_t>(v)]->name).append(1, ':');
+  if (value.is_known) {
+    text += name_of(value.dtype);
+    char before = '[';
+    for (std::int64_t d : value.dims()) {
+      text += before;
+      add_number(text, d);
+      before = ',';
+    }
+    text += before == '[' ? "[]" : "]";
+  } else {
+    text += '?';
+  }
+  add_place(text, value.place);
 }
 
 }  // namespace
 
 std::string describe_plan(const Binding& binding) {
+  constexpr std::size_t kLine = 192;
   std::string text;
+  text.reserve(kLine * (binding.steps.size() + 2));
   for (const BoundStep& bound : binding.steps) {
     const Step& step = binding.program->steps[static_cast<std::size_t>(bound.step)];
     text += bound.kernel ? "  " : "  late ";
-    text += step.node->label() + " ";
-    auto add = [&](int v) {
-      if (v < 0) return;
-      const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
-      text += " %" + binding.program->values[static_cast<std::size_t>(v)]->name + ":";
-      text += value.is_known ? std::string(name_of(value.dtype)) + to_string(value.dims) : "?";
-      text += place_text(value.place);
-    };
-    for (int v : step.inputs) add(v);
+    add_label(text, *step.node);
+    for (int v : step.inputs) add_value(text, binding, v);
     text += " ->";
-    for (int v : step.outputs) add(v);
-    text += "\n";
+    for (int v : step.outputs) add_value(text, binding, v);
+    text += '\n';
   }
   const PlanReport& r = binding.report;
   text += concat(r.steps, " steps, ", r.views, " views, ", r.in_place, " in place, ", r.late_steps, " late\n");

@@ -166,7 +166,7 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs) 
   for (const BoundOutput& output : binding->outputs) {
     if (output.buffer < 0) continue;
     const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
-    buffers.emplace_back(v.dtype, v.dims);
+    buffers.emplace_back(v.dtype, v.dims());
     state->output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
   }
   execute(*state, *binding, inputs);
@@ -189,8 +189,8 @@ void Executable::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor
     const BoundOutput& output = binding->outputs[i];
     const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
     if (output.buffer < 0) fail<Unsupported>("output ", i, " is not planned: it depends on data or is not computed");
-    if (outputs[i].dtype() != v.dtype || outputs[i].dims() != v.dims) {
-      fail("output ", i, ": got ", to_string(outputs[i].dims()), ", expected ", name_of(v.dtype), to_string(v.dims));
+    if (outputs[i].dtype() != v.dtype || outputs[i].dims() != v.dims()) {
+      fail("output ", i, ": got ", to_string(outputs[i].dims()), ", expected ", name_of(v.dtype), to_string(v.dims()));
     }
     state->output_buffers[static_cast<std::size_t>(output.buffer)] = outputs[i].mutable_data();
   }
@@ -257,11 +257,11 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
   auto read = [&](int v) -> RuntimeValue {
     if (v < 0) return {};
     const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
-    if (value.has_constant) return value.constant;
+    if (value.constant != nullptr) return *value.constant;
     if (value.place.kind == Place::Kind::late) {
       RuntimeValue found = state.late[static_cast<std::size_t>(value.place.index)];
-      if (found.is_tensor() && value.is_known && found.tensor.dims() != value.dims) {
-        found.tensor = found.tensor.reshaped(value.dims);  // a view of it
+      if (found.is_tensor() && value.is_known && found.tensor.dims() != value.dims()) {
+        found.tensor = found.tensor.reshaped(value.dims());  // a view of it
       }
       return found;
     }
@@ -270,7 +270,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     std::shared_ptr<const void> owner;
     if (value.place.kind == Place::Kind::input)
       owner = inputs[static_cast<std::size_t>(value.place.index)].tensor.owner();
-    return Tensor(value.dtype, value.dims, data, std::move(owner));
+    return Tensor(value.dtype, value.dims(), data, std::move(owner));
   };
   std::vector<RuntimeValue> arguments;
   for (int v : step.inputs) arguments.push_back(read(v));
@@ -296,10 +296,10 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     if (bound.late_outputs[k] < 0) continue;
     detach(detach, results[k]);
     const BoundValue& expected = binding.values[static_cast<std::size_t>(step.outputs[k])];
-    if (expected.is_known && (!results[k].is_tensor() || results[k].tensor.dims() != expected.dims ||
+    if (expected.is_known && (!results[k].is_tensor() || results[k].tensor.dims() != expected.dims() ||
                               results[k].tensor.dtype() != expected.dtype)) {
       fail<InternalBug>(step.node->label(), " output ", k, " was planned as ", name_of(expected.dtype),
-                        to_string(expected.dims), " but came out as ", type_of(results[k]).str());
+                        to_string(expected.dims()), " but came out as ", type_of(results[k]).str());
     }
     state.late[static_cast<std::size_t>(bound.late_outputs[k])] = std::move(results[k]);
   }
@@ -309,16 +309,18 @@ RuntimeValue Executable::collect(State& state, const Binding& binding, const Bou
                                  std::span<const RuntimeValue> inputs, std::span<const Tensor> buffers) {
   if (output.buffer >= 0) return buffers[static_cast<std::size_t>(output.buffer)];
   const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
-  if (v.has_constant) return copy_of(v.constant);
+  if (v.constant != nullptr) return copy_of(*v.constant);
   if (v.place.kind == Place::Kind::late) {
     RuntimeValue found = state.late[static_cast<std::size_t>(v.place.index)];
-    if (found.is_tensor() && v.is_known && found.tensor.dims() != v.dims) found.tensor = found.tensor.reshaped(v.dims);
+    if (found.is_tensor() && v.is_known && found.tensor.dims() != v.dims()) {
+      found.tensor = found.tensor.reshaped(v.dims());
+    }
     constexpr long kHolders = 2;  // `found` and the slot it came from
     unshare(found, kHolders);
     return found;
   }
   ensure(v.is_known, "output without a place");
-  return copy_of(Tensor(v.dtype, v.dims, address_of(v.place, state.base(), state.output_buffers, inputs), nullptr));
+  return copy_of(Tensor(v.dtype, v.dims(), address_of(v.place, state.base(), state.output_buffers, inputs), nullptr));
 }
 
 void Executable::record(const Binding& binding, const BoundStep& bound, double start) {
@@ -328,8 +330,8 @@ void Executable::record(const Binding& binding, const BoundStep& bound, double s
     if (v < 0) return;
     const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
     if (!r.shapes.empty() && r.shapes.back() != ' ') r.shapes += ", ";
-    r.shapes += value.is_known ? std::string(name_of(value.dtype)) + to_string(value.dims) : "?";
-    if (value.is_known) r.bytes += static_cast<std::int64_t>(byte_size(value.dtype, element_count(value.dims)));
+    r.shapes += value.is_known ? std::string(name_of(value.dtype)) + to_string(value.dims()) : "?";
+    if (value.is_known) r.bytes += static_cast<std::int64_t>(value.bytes());
   };
   for (int v : step.inputs) add(v);
   r.shapes += " -> ";

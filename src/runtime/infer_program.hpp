@@ -1,0 +1,24 @@
+// The first half of binding: what follows from the extents of the inputs before any memory is laid out.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/binding.hpp"
+
+namespace backpass {
+
+/// What becomes of a step under given extents.
+enum class StepKind : std::uint8_t {
+  known,   ///< its results are known now; nothing is left to do
+  view,    ///< its result is its input under another shape
+  kernel,  ///< prepared and planned
+  late,    ///< shapes depend on data: evaluated while running
+};
+
+/// Runs the shape rules of all steps with numbers. Fills in type and contents (where they follow from extents alone) of
+/// `binding.values`, and says for every step what it needs. Throws InvalidInput with the node's label when shapes do
+/// not fit.
+std::vector<StepKind> infer_program(const Program& program, std::span<const RuntimeValue> inputs, Binding& binding);
+
+}  // namespace backpass
