@@ -1,5 +1,6 @@
 // GRU: gated recurrent unit over a sequence, in one or both directions.
 #include "ops/recurrent.hpp"
+#include "ops/recurrent_rule.hpp"
 
 namespace backpass {
 namespace {
@@ -14,6 +15,8 @@ const Register gru{{.name = "GRU",
                     .types = types::floats,
                     .infer = [](InferContext& c) { infer_recurrent(c, CellKind::gru, kOutputs); },
                     .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::gru, kOutputs); },
+                    .gradient = recurrent_gradient_rule<CellKind::gru>,
+                    .fused_gradient = recurrent_fused_gradient_rule<CellKind::gru>,
                     .half_through_float = true}};
 
 }  // namespace

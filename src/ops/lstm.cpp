@@ -1,5 +1,6 @@
 // LSTM: long short-term memory over a sequence, in one or both directions.
 #include "ops/recurrent.hpp"
+#include "ops/recurrent_rule.hpp"
 
 namespace backpass {
 namespace {
@@ -14,6 +15,8 @@ const Register lstm{{.name = "LSTM",
                      .types = types::floats,
                      .infer = [](InferContext& c) { infer_recurrent(c, CellKind::lstm, kOutputs); },
                      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::lstm, kOutputs); },
+                     .gradient = recurrent_gradient_rule<CellKind::lstm>,
+                     .fused_gradient = recurrent_fused_gradient_rule<CellKind::lstm>,
                      .half_through_float = true}};
 
 }  // namespace

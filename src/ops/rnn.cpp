@@ -1,5 +1,6 @@
 // RNN: simple recurrent network over a sequence, in one or both directions.
 #include "ops/recurrent.hpp"
+#include "ops/recurrent_rule.hpp"
 
 namespace backpass {
 namespace {
@@ -14,6 +15,7 @@ const Register rnn{{.name = "RNN",
                     .types = types::floats,
                     .infer = [](InferContext& c) { infer_recurrent(c, CellKind::rnn, kOutputs); },
                     .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::rnn, kOutputs); },
+                    .gradient = recurrent_gradient_rule<CellKind::rnn>,
                     .half_through_float = true}};
 
 }  // namespace

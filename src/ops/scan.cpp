@@ -7,6 +7,7 @@
 #include "graph/builder.hpp"
 #include "kernels/slices.hpp"
 #include "ops/op.hpp"
+#include "ops/scan_rule.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {
@@ -234,7 +235,8 @@ const Register scan{{.name = "Scan",
                      .outputs = {1, -1},
                      .types = {},
                      .infer = infer,
-                     .compute = compute}};
+                     .compute = compute,
+                     .gradient = scan_gradient}};
 
 void lift_batched(Builder&, Node& node) {
   node.attributes.insert_or_assign(kBatched, std::int64_t{1});
