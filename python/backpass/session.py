@@ -41,7 +41,7 @@ class InferenceSession:
             if not hasattr(options, name):
                 raise TypeError(f"unknown session option {name!r}")
             setattr(options, name, value)
-        self._session = _open(model, options)
+        self._session = open_session(model, options)
         self._names = [info.name for info in self._session.outputs()]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -76,7 +76,7 @@ class InferenceSession:
         return Profile(self._session.take_profile())
 
 
-def _open(model: Model, options: SessionOptions) -> _core.Session:
+def open_session(model: Model, options: SessionOptions) -> _core.Session:
     if isinstance(model, bytes):
         return _core.Session.from_bytes(model, options)
     if hasattr(model, "SerializeToString"):

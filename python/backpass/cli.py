@@ -1,0 +1,90 @@
+"""The command line: ``backpass artifacts model.onnx ...``, also as ``python -m backpass``."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+import backpass
+from backpass import _core, artifacts
+from backpass._core import InvalidInput
+
+_FLOATS = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the status for the shell."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (backpass.Error, OSError, TypeError) as error:
+        print(f"backpass: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="backpass", description="Train ONNX models.")
+    parser.add_argument("--version", action="version", version=f"backpass {backpass.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    command = commands.add_parser(
+        "artifacts",
+        help="write training, eval and optimizer model and checkpoint of a forward model",
+        description="Writes training_model.onnx, eval_model.onnx, checkpoint and optimizer_model.onnx. "
+        "Names of parameters may be patterns: '*' is every float initializer except running statistics.",
+    )
+    command.set_defaults(run=_artifacts)
+    command.add_argument("model", type=Path, help="the forward model, an .onnx file")
+    command.add_argument("--loss", choices=[loss.name for loss in artifacts.LossType], help="default: first output")
+    command.add_argument("--optimizer", choices=[kind.name for kind in artifacts.OptimType], help="default: none")
+    command.add_argument("--requires-grad", nargs="+", default=[], metavar="NAME", help="parameters to train")
+    command.add_argument("--frozen", nargs="+", default=[], metavar="NAME", help="parameters to keep as they are")
+    command.add_argument("--loss-inputs", nargs="+", metavar="NAME", help="what the loss is put on; default: outputs")
+    command.add_argument("--outputs", nargs="+", metavar="NAME", help="values to return after the loss")
+    command.add_argument("--out", type=Path, default=Path(), help="existing folder for the files; default: this one")
+    command.add_argument("--prefix", default="", help="what the names of the files begin with")
+    command.add_argument("--nominal-checkpoint", action="store_true", help="also write parameters without data")
+    return parser
+
+
+def _artifacts(options: argparse.Namespace) -> None:
+    model = onnx.load(options.model, load_external_data=False)
+    untrained = _core.running_statistics(model.SerializeToString())
+    known = [t.name for t in model.graph.initializer if t.data_type in _FLOATS and t.name not in untrained]
+    frozen = _chosen(options.frozen, known)
+    # `--requires-grad '*' --frozen 'encoder.*'` trains the rest; a name in both lists is refused further down.
+    trained = [n for n in _chosen(options.requires_grad, known) if n in options.requires_grad or n not in frozen]
+    artifacts.generate_artifacts(
+        options.model,
+        requires_grad=trained,
+        frozen_params=frozen,
+        loss=None if options.loss is None else artifacts.LossType[options.loss],
+        optimizer=None if options.optimizer is None else artifacts.OptimType[options.optimizer],
+        artifact_directory=options.out,
+        prefix=options.prefix,
+        additional_output_names=options.outputs,
+        nominal_checkpoint=options.nominal_checkpoint,
+        loss_input_names=options.loss_inputs,
+    )
+    print(f"{len(trained)} parameters to train, {len(frozen)} frozen; files in {options.out.resolve()}")
+
+
+def _chosen(patterns: list[str], known: list[str]) -> list[str]:
+    """Names as they are, patterns replaced by what they match."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matches = [pattern] if not set(pattern) & set("*?[") or pattern in known else fnmatch.filter(known, pattern)
+        if not matches:
+            raise InvalidInput(f"pattern {pattern!r}: no float initializer of the model matches it")
+        found |= dict.fromkeys(matches)
+    return list(found)

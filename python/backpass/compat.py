@@ -1,0 +1,99 @@
+"""install: scripts written for ``onnxruntime.training`` run on Backpass.
+
+```
+import backpass.compat
+
+backpass.compat.install()
+from onnxruntime.training import artifacts  # is backpass.artifacts
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+# Where parts of onnxruntime.training are found. What is not listed does not exist in Backpass.
+_PARTS = {
+    "onnxruntime.training": "backpass._ort.training",
+    "onnxruntime.training.artifacts": "backpass.artifacts",
+    "onnxruntime.training.onnxblock": "backpass.onnxblock",
+    "onnxruntime.training.api": "backpass.api",
+}
+_RUNTIME = {"onnxruntime": "backpass._ort"}
+
+
+def install(runtime: bool = False) -> None:
+    """Makes ``onnxruntime.training`` (artifacts, onnxblock, api) resolve to Backpass, for the rest of the process.
+
+    Where no onnxruntime is installed, or with ``runtime``, ``onnxruntime`` itself too: InferenceSession, OrtValue,
+    SessionOptions and what else `backpass._ort` holds. Calling it again is harmless.
+    """
+    runtime = runtime or not _is_installed("onnxruntime")
+    uninstall()
+    _forget("onnxruntime" if runtime else "onnxruntime.training")
+    sys.meta_path.insert(0, _Finder(_PARTS | _RUNTIME if runtime else _PARTS))
+    if "onnxruntime" in sys.modules:  # otherwise `onnxruntime.training` as an attribute would be the old one
+        importlib.import_module("onnxruntime.training")
+
+
+def uninstall() -> None:
+    """Undoes `install`: later imports find what is installed. Modules that were imported stay as they are."""
+    finders = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    for finder in finders:
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):
+            if finder.covers(name) and getattr(module, "__name__", "").startswith("backpass"):
+                _forget(name)
+
+
+def _is_installed(name: str) -> bool:
+    return PathFinder.find_spec(name, sys.path) is not None
+
+
+def _forget(name: str) -> None:
+    """Takes a module and those below it out of the tables that ``import`` looks at."""
+    for known in [k for k in sys.modules if k == name or k.startswith(f"{name}.")]:
+        del sys.modules[known]
+    parent, _, child = name.rpartition(".")
+    if parent in sys.modules:
+        vars(sys.modules[parent]).pop(child, None)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+
+    def covers(self, name: str) -> bool:
+        return any(name == place or name.startswith(f"{place}.") for place in self._places)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = self._resolve(name)
+        return ModuleSpec(name, _Alias(found), is_package=True) if found else None
+
+    def _resolve(self, name: str) -> str | None:
+        if name in self._places:
+            return self._places[name]
+        parent, _, child = name.rpartition(".")
+        above = self._resolve(parent) if self.covers(parent) else None
+        if above is None or not hasattr(importlib.import_module(above), "__path__"):
+            return None
+        inside = f"{above}.{child}"
+        return inside if importlib.util.find_spec(inside) else None
+
+
+class _Alias(Loader):
+    """Gives a module of Backpass under another name: the same module, not a copy."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._name)

@@ -1,0 +1,101 @@
+"""ForwardBlock and TrainingBlock: blocks that make whole models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from backpass import _core
+from backpass._core import InvalidInput
+from backpass.onnxblock import _graph_utils as graph_utils
+from backpass.onnxblock import blocks
+
+Parameters = tuple[list[TensorProto], list[TensorProto]]
+
+
+class ForwardBlock(blocks.Block):
+    """A block whose outputs become the outputs of the model.
+
+    ```
+    class Scaled(onnxblock.ForwardBlock):
+        def build(self, name):
+            return onnxblock.blocks.Mul()(name, onnxblock.blocks.Constant(2.0)())
+    ```
+    """
+
+    def _assemble(self, *args: Any, **kwargs: Any) -> Any:
+        returned = self.build(*args, **kwargs)
+        self._finish(graph_utils.names_of(returned, self))
+        return returned
+
+    def _finish(self, outputs: list[str]) -> None:
+        model = self.infer_shapes_on_base()
+        graph_utils.register_outputs(model, outputs)
+        self.base.CopyFrom(model)
+        self.__dict__["_built"] = model
+
+    def _result(self, key: str) -> Any:
+        try:
+            return self.__dict__[key]
+        except KeyError:
+            raise InvalidInput(
+                f"{type(self).__name__} is not built yet: call it inside `with onnxblock.base(model):` first"
+            ) from None
+
+    def to_model_proto(self) -> onnx.ModelProto:
+        """The model that was built."""
+        model: onnx.ModelProto = self._result("_built")
+        return model
+
+
+class TrainingBlock(ForwardBlock):
+    """A block whose first output is the loss; calling it makes a training model and an eval model.
+
+    Which initializers are trained is said by `requires_grad` before the call. The model of the surrounding ``with``
+    becomes the training model.
+    """
+
+    def requires_grad(self, argument_name: str, value: bool = True) -> None:
+        """Trains the initializer or input of this name; with False, makes it a parameter that is not trained."""
+        trained, frozen = self._choice()
+        (trained if value else frozen)[argument_name] = None
+        (frozen if value else trained).pop(argument_name, None)
+
+    def parameters(self) -> Parameters:
+        """Trained and frozen parameters, each in the order of the model's initializers."""
+        found: Parameters = self._result("_parameters")
+        return found
+
+    def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:  # type: ignore[override]
+        """Training model and eval model."""
+        models: tuple[onnx.ModelProto, onnx.ModelProto] = self._result("_models")
+        return models
+
+    def _choice(self) -> tuple[dict[str, None], dict[str, None]]:
+        """Names to train and to freeze: dicts, because they keep the order."""
+        choice: tuple[dict[str, None], dict[str, None]] = self.__dict__.setdefault("_chosen", ({}, {}))
+        return choice
+
+    def _finish(self, outputs: list[str]) -> None:
+        model = self.infer_shapes_on_base()
+        graph_utils.register_outputs(model, outputs)
+        trained, frozen = (list(names) for names in self._choice())
+        parameters = _split(model, trained, frozen)
+        constant = {tensor.name for tensor in model.graph.initializer}
+        frozen = [name for name in frozen if name in constant]  # an input that is not trained is just an input
+        built = _core.build_training_model(model.SerializeToString(), trained, frozen, outputs)
+        models = tuple(onnx.load_model_from_string(part) for part in built)
+        self.base.CopyFrom(models[0])
+        self.__dict__["_parameters"] = parameters
+        self.__dict__["_models"] = models
+
+
+def _split(model: onnx.ModelProto, trained: list[str], frozen: list[str]) -> Parameters:
+    known = {info.name for info in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
+    for name in (*trained, *frozen):
+        if name not in known:
+            raise graph_utils.unknown(model, name)
+    initializers = list(model.graph.initializer)
+    return [t for t in initializers if t.name in trained], [t for t in initializers if t.name in frozen]

@@ -1,0 +1,142 @@
+"""AdamW, SGD, ClipGradNorm: models that update all parameters in one step, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import TensorProto, helper
+
+from backpass._core import InvalidInput
+from backpass.onnxblock import _graph_utils as graph_utils
+from backpass.onnxblock import blocks
+from backpass.onnxblock.onnxblock import ForwardBlock
+
+_DOMAIN = "com.microsoft"
+
+
+class ClipGradNorm(blocks.Block):
+    """Scales all gradients, in place, so that their common Euclidean norm is at most ``max_norm``."""
+
+    def __init__(self, max_norm: float) -> None:
+        super().__init__()
+        self._max_norm = max_norm
+
+    def build(self, gradients_name: str) -> str:
+        output = graph_utils.generate_graph_name("clip_grad_norm_output")
+        attributes: dict[str, Any] = {"domain": _DOMAIN, "max_norm": float(self._max_norm)}
+        graph_utils.add_node(self.base, "InplaceClipGradNorm", [gradients_name], [output], **attributes)
+        return output
+
+
+class _OptimizerBase(blocks.Block):
+    """The node that updates sequences of tensors; its output says whether it did."""
+
+    def _build_optimizer_node(self, input_names: Sequence[str], token: str, op: str, **attributes: Any) -> str:
+        output = graph_utils.generate_graph_name(token)
+        graph_utils.add_node(self.base, op, input_names, [output], domain=_DOMAIN, **attributes)
+        self.base.graph.value_info.append(helper.make_tensor_value_info(output, TensorProto.BOOL, [1]))
+        return output
+
+
+class SGDOptimizer(_OptimizerBase):
+    """p -= learning_rate * gradient."""
+
+    def build(self, learning_rate_name: str, gradients_name: str, params_name: str) -> str:
+        inputs = [learning_rate_name, params_name, gradients_name]
+        return self._build_optimizer_node(inputs, "update_completed", "SGDOptimizerV2")
+
+
+class AdamWOptimizer(_OptimizerBase):
+    """Adam with decoupled weight decay, which is applied after the step."""
+
+    def __init__(
+        self,
+        bias_correction: bool | None = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float | None = 1e-6,
+        weight_decay: float | None = 0.0,
+    ) -> None:
+        super().__init__()
+        self._attributes = {
+            "adam_mode": 1,
+            "alpha": float(betas[0]),
+            "beta": float(betas[1]),
+            "correct_bias": int(bool(bias_correction)),
+            "epsilon": float(1e-6 if eps is None else eps),
+            "weight_decay": float(weight_decay or 0.0),
+        }
+
+    def build(
+        self,
+        learning_rate_name: str,
+        step_name: str,
+        parameter_sequence_name: str,
+        gradient_sequence_name: str,
+        first_order_moment_sequence_name: str,
+        second_order_moment_sequence_name: str,
+    ) -> str:
+        inputs = [
+            learning_rate_name, step_name, parameter_sequence_name, gradient_sequence_name,
+            first_order_moment_sequence_name, second_order_moment_sequence_name,
+        ]  # fmt: skip
+        return self._build_optimizer_node(inputs, "adamw.updated_flag", "AdamWOptimizer", **self._attributes)
+
+
+class _Optimizer(ForwardBlock):
+    """Learning rate, step number and the sequences as inputs, one update, one flag as output."""
+
+    _moments: tuple[str, ...] = ("first_order_moments",)
+
+    def __init__(self, clip_grad: blocks.Block | float | None = None) -> None:
+        super().__init__()
+        self._clip_grad = ClipGradNorm(clip_grad) if isinstance(clip_grad, int | float) else clip_grad
+
+    def build(self, parameters: tuple[Sequence[TensorProto], Sequence[TensorProto]]) -> str:
+        """``parameters`` is what `TrainingBlock.parameters` returns: trained, frozen."""
+        trained, _ = parameters
+        if not trained:
+            raise InvalidInput("an optimizer needs at least one parameter to train: got none in requires_grad")
+        graph = self.base.graph
+        graph.input.append(helper.make_tensor_value_info("learning_rate", TensorProto.FLOAT, [1]))
+        graph.input.append(helper.make_tensor_value_info("step", TensorProto.INT64, [1]))
+        for name in ("params", "gradients", *self._moments):
+            graph.input.append(helper.make_tensor_sequence_value_info(name, trained[0].data_type, None))
+        gradients = "gradients" if self._clip_grad is None else self._clip_grad("gradients")
+        return self._update(gradients)
+
+    def _update(self, gradients: str) -> str:
+        raise NotImplementedError
+
+
+class AdamW(_Optimizer):
+    """The model of AdamW over all trained parameters. ``clip_grad`` is a `ClipGradNorm`, or its number."""
+
+    _moments = ("first_order_moments", "second_order_moments")
+
+    def __init__(
+        self,
+        bias_correction: bool | None = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float | None = 1e-6,
+        weight_decay: float | None = 0.0,
+        clip_grad: blocks.Block | float | None = None,
+    ) -> None:
+        super().__init__(clip_grad)
+        self._optimizer = AdamWOptimizer(bias_correction, betas, eps, weight_decay)
+
+    def _update(self, gradients: str) -> str:
+        flag: str = self._optimizer("learning_rate", "step", "params", gradients, *self._moments)
+        return flag
+
+
+class SGD(_Optimizer):
+    """The model of gradient descent over all trained parameters. ``clip_grad`` is a `ClipGradNorm`, or its number."""
+
+    def __init__(self, clip_grad: blocks.Block | float | None = None) -> None:
+        super().__init__(clip_grad)
+        self._optimizer = SGDOptimizer()
+
+    def _update(self, gradients: str) -> str:
+        flag: str = self._optimizer("learning_rate", gradients, "params")
+        return flag

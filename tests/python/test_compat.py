@@ -1,0 +1,184 @@
+"""compat: scripts that import onnxruntime and onnxruntime.training, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from backpass import _ort
+from onnx import TensorProto, helper, numpy_helper, parser
+
+# Makes `import onnxruntime` fail as where it is not installed.
+WITHOUT = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(lambda cls, name, *a: None if name.startswith("onnxruntime") else find(name, *a))
+try:
+    import onnxruntime
+    raise SystemExit("onnxruntime is still there")
+except ModuleNotFoundError:
+    pass
+"""
+
+
+def script(text: str, folder: Path, before: str = "") -> str:
+    code = before + "import backpass.compat\n" + textwrap.dedent(text)
+    places = os.pathsep.join(os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+    environment = os.environ | {"PYTHONPATH": places}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def save_model(folder: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }'
+    model = parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
+    onnx.save(model, folder / "model.onnx")
+
+
+def test_training_resolves_to_backpass(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    told = script(
+        """
+        import onnxruntime
+        theirs = onnxruntime.InferenceSession
+        backpass.compat.install()
+        import onnx
+        import onnxruntime.training.onnxblock as onnxblock
+        from onnxruntime.training import artifacts
+        from onnxruntime.training.onnxblock.optim.optim import AdamWOptimizer
+        import backpass.artifacts, backpass.onnxblock.optim.optim as optim
+        assert artifacts is backpass.artifacts and onnxblock is backpass.onnxblock
+        assert AdamWOptimizer is optim.AdamWOptimizer
+        assert onnxruntime.training.artifacts is artifacts
+        assert onnxruntime.InferenceSession is theirs
+        assert onnxblock.__name__ == "backpass.onnxblock" and onnxblock.__spec__.name == "backpass.onnxblock"
+        artifacts.generate_artifacts(onnx.load("model.onnx"), requires_grad=["w"], loss=artifacts.LossType.MSELoss,
+                                     optimizer=artifacts.OptimType.SGD)
+        try:
+            import onnxruntime.training.no_such_part
+        except ModuleNotFoundError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert told == "No module named 'onnxruntime.training.no_such_part'"
+    assert {p.name for p in tmp_path.iterdir()} >= {"training_model.onnx", "optimizer_model.onnx", "checkpoint"}
+
+
+@pytest.mark.parametrize(("before", "argument"), [("", "runtime=True"), (WITHOUT, "")], ids=["asked", "not installed"])
+def test_runtime_resolves_to_backpass(tmp_path: Path, before: str, argument: str) -> None:
+    save_model(tmp_path)
+    told = script(
+        f"""
+        backpass.compat.install({argument})
+        backpass.compat.install({argument})
+        import numpy as np
+        import onnxruntime as ort
+        from onnxruntime.training import artifacts
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
+        x = ort.OrtValue.ortvalue_from_numpy(np.ones((2, 4), np.float32))
+        (y,) = session.run_with_ort_values(["y"], {{"x": x}})
+        assert y.numpy().tolist() == [[4.0] * 3] * 2
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", np.zeros((1, 4), np.float32))
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [[0.0] * 3]
+        print(ort.get_available_providers(), session.get_inputs()[0].shape, ort.__name__)
+        """,
+        tmp_path,
+        before,
+    )
+    assert told == "['CPUExecutionProvider'] ['N', 4] backpass._ort"
+
+
+def test_uninstall(tmp_path: Path) -> None:
+    told = script(
+        """
+        import onnxruntime
+        version = onnxruntime.__version__
+        backpass.compat.install(runtime=True)
+        import onnxruntime
+        assert onnxruntime.__version__ == "1.19.2"
+        backpass.compat.uninstall()
+        import onnxruntime
+        print(onnxruntime.__version__ == version)
+        """,
+        tmp_path,
+    )
+    assert told == "True"
+
+
+# ---- The runtime's small types.
+def test_ort_value() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    value = _ort.OrtValue.ortvalue_from_numpy(array)
+    value.update_inplace(array + 1)
+    assert array[0, 0] == 1
+    assert (value.shape(), value.data_type(), value.element_type()) == ([2, 3], "tensor(float)", TensorProto.FLOAT)
+    assert value.data_ptr() == array.ctypes.data
+    assert value.is_tensor()
+    assert np.from_dlpack(value).base is not None
+    made = _ort.OrtValue.ortvalue_from_shape_and_type([2], TensorProto.INT64)
+    assert made.numpy().dtype == np.int64
+    with pytest.raises(RuntimeError, match="expected 'cpu'"):
+        _ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
+
+
+def test_accumulation_buffers_are_updated_in_place() -> None:
+    node = helper.make_node("InPlaceAccumulatorV2", ["sum", "value", "reset"], ["done"], domain="com.microsoft")
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("sum", "value")]
+    infos.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, [1]))
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("done", TensorProto.BOOL, [1])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    session = _ort.InferenceSession(helper.make_model(graph, opset_imports=opsets).SerializeToString())
+    total = np.array([1, 2], np.float32)
+    feeds = {"sum": total, "value": np.array([10, 20], np.float32), "reset": np.array([False])}
+    assert [o.name for o in session.get_outputs()] == ["done"]
+    (done,) = session.run(None, feeds)
+    assert done.tolist() == [True]
+    assert total.tolist() == [11, 22]
+    session.run(None, feeds | {"reset": np.array([True])})
+    assert total.tolist() == [10, 20]
+    session.run_with_ort_values(None, {n: _ort.OrtValue.ortvalue_from_numpy(v) for n, v in feeds.items()})
+    assert total.tolist() == [20, 40]
+    total.flags.writeable = False
+    with pytest.raises(RuntimeError, match="'sum' is updated in place"):
+        session.run(None, feeds)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_optimizer_models_update_sequences_in_place(clip: float | None) -> None:
+    from backpass import onnxblock
+
+    tensors = [numpy_helper.from_array(np.zeros(n, np.float32), f"p{n}") for n in (2, 3)]
+    with onnxblock.empty_base(17) as accessor:
+        onnxblock.optim.SGD(clip)((tensors, []))
+    session = _ort.InferenceSession(accessor.model.SerializeToString())
+    parameters = [np.ones(n, np.float32) for n in (2, 3)]
+    gradients = [np.full(n, 2.0, np.float32) for n in (2, 3)]
+    feeds = {
+        "learning_rate": np.array([0.5], np.float32),
+        "step": np.array([1]),
+        "params": parameters,
+        "gradients": gradients,
+        "first_order_moments": [np.zeros(n, np.float32) for n in (2, 3)],
+    }
+    (done,) = session.run(None, feeds)
+    assert done.tolist() == [True]
+    clipped = 2.0 if clip is None else 2.0 / (np.sqrt(20.0) + 1e-6)
+    for p, g in zip(parameters, gradients, strict=True):
+        np.testing.assert_allclose(g, clipped, rtol=1e-6)
+        np.testing.assert_allclose(p, 1 - 0.5 * clipped, rtol=1e-6)
