@@ -366,6 +366,12 @@ class CheckpointState:
     def parameter_count(self, trainable_only: bool = True) -> int: ...
 
     @property
+    def resume(self) -> ResumeState: ...
+
+    @resume.setter
+    def resume(self, arg: ResumeState, /) -> None: ...
+
+    @property
     def optimizer_groups(self) -> list[OptimizerGroup]:
         """copies holding the same tensors"""
 
@@ -386,9 +392,3 @@ class CheckpointState:
         """whole numbers are kept with 64 bits, others as float32"""
 
     def remove_property(self, name: str) -> None: ...
-
-    @property
-    def resume(self) -> ResumeState: ...
-
-    @resume.setter
-    def resume(self, arg: ResumeState, /) -> None: ...

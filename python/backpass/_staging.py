@@ -51,7 +51,7 @@ class Staging:
             for path in new:
                 target = self._folder / path.name
                 if target.exists():
-                    os.link(target, old / path.name)
+                    _keep(target, old / path.name)
                 moved.append(target)
                 os.replace(path, target)
         except OSError:
@@ -59,6 +59,13 @@ class Staging:
                 _take_back(target, old / target.name, self._place / target.name)
             raise
         _flush(self._folder)
+
+
+def _keep(path: Path, copy: Path) -> None:
+    try:
+        os.link(path, copy)
+    except OSError:  # a file system without links
+        shutil.copy2(path, copy)
 
 
 def _take_back(target: Path, old: Path, staged: Path) -> None:

@@ -141,9 +141,13 @@ void bind_parameters(nb::class_<CheckpointState>& c) {
 }
 
 void bind_rest(nb::class_<CheckpointState>& c) {
-  c.def_prop_ro(
-       "optimizer_groups", [](const CheckpointState& s) { return s.optimizer_groups(); },
-       "copies holding the same tensors")
+  // Before `property`, whose name hides Python's decorator in the stub.
+  c.def_prop_rw(
+       "resume", [](CheckpointState& s) -> ResumeState& { return s.resume(); },
+       [](CheckpointState& s, const ResumeState& r) { s.resume() = r; }, nb::rv_policy::reference_internal)
+      .def_prop_ro(
+          "optimizer_groups", [](const CheckpointState& s) { return s.optimizer_groups(); },
+          "copies holding the same tensors")
       .def("set_group", &set_group, nb::arg("group"), "adds a group, or replaces the one of its name")
       .def("clear_groups", [](CheckpointState& s) { s.optimizer_groups().clear(); })
       .def_prop_ro(
@@ -154,10 +158,7 @@ void bind_rest(nb::class_<CheckpointState>& c) {
       .def("set_property", &set_property, nb::arg("name"), nb::arg("value"),
            nb::sig("def set_property(self, name: str, value: int | float | str) -> None"),
            "whole numbers are kept with 64 bits, others as float32")
-      .def("remove_property", &CheckpointState::remove_property, nb::arg("name"))
-      .def_prop_rw(
-          "resume", [](CheckpointState& s) -> ResumeState& { return s.resume(); },
-          [](CheckpointState& s, const ResumeState& r) { s.resume() = r; }, nb::rv_policy::reference_internal);
+      .def("remove_property", &CheckpointState::remove_property, nb::arg("name"));
 }
 
 }  // namespace

@@ -104,6 +104,63 @@ def test_runtime_resolves_to_backpass(tmp_path: Path, before: str, argument: str
     assert told == "['CPUExecutionProvider'] ['N', 4] backpass._ort"
 
 
+# The example in the documentation of onnxruntime.training, as it stands there.
+EXAMPLE = """
+    import onnx
+    import onnxruntime.training.onnxblock as onnxblock
+    from onnxruntime.training import artifacts
+
+    # Define a custom loss block that takes in two inputs
+    # and performs a weighted average of the losses from these
+    # two inputs.
+    class WeightedAverageLoss(onnxblock.Block):
+        def __init__(self):
+            self._loss1 = onnxblock.loss.MSELoss()
+            self._loss2 = onnxblock.loss.MSELoss()
+            self._w1 = onnxblock.blocks.Constant(0.4)
+            self._w2 = onnxblock.blocks.Constant(0.6)
+            self._add = onnxblock.blocks.Add()
+            self._mul = onnxblock.blocks.Mul()
+
+        def build(self, loss_input_name1, loss_input_name2):
+            # The build method defines how the block should be stacked on top of
+            # loss_input_name1 and loss_input_name2
+
+            # Returns weighted average of the two losses
+            return self._add(
+                self._mul(self._w1(), self._loss1(loss_input_name1, target_name="target1")),
+                self._mul(self._w2(), self._loss2(loss_input_name2, target_name="target2"))
+            )
+
+    my_custom_loss = WeightedAverageLoss()
+
+    # Load the onnx model
+    model_path = "model.onnx"
+    base_model = onnx.load(model_path)
+
+    # Define the parameters that need their gradient computed
+    requires_grad = ["weight1", "bias1", "weight2", "bias2"]
+    frozen_params = ["weight3", "bias3"]
+
+    # Now, we can invoke generate_artifacts with this custom loss function
+    artifacts.generate_artifacts(base_model, requires_grad = requires_grad, frozen_params = frozen_params,
+                                loss = my_custom_loss, optimizer = artifacts.OptimType.AdamW)
+"""
+
+
+def test_documented_example_runs_as_written(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] output1, float[N, 2] output2)
+    { output1 = Gemm(x, weight1, bias1) h = Gemm(x, weight3, bias3) output2 = Gemm(h, weight2, bias2) }"""
+    model = parser.parse_model(text)
+    for name, shape in (("weight1", (4, 3)), ("bias1", 3), ("weight2", (5, 2)), ("bias2", 2), ("weight3", (4, 5))):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(5, np.float32), "bias3"))
+    onnx.save(model, tmp_path / "model.onnx")
+    assert script("backpass.compat.install()\n" + textwrap.dedent(EXAMPLE), tmp_path) == ""
+    files = {"training_model.onnx", "eval_model.onnx", "checkpoint", "optimizer_model.onnx"}
+    assert {p.name for p in tmp_path.iterdir()} == files | {"model.onnx"}
+
+
 def test_uninstall(tmp_path: Path) -> None:
     told = script(
         """

@@ -202,6 +202,18 @@ def test_empty_base() -> None:
         assert ("", onnx.defs.onnx_opset_version()) in {(o.domain, o.version) for o in accessor.model.opset_import}
 
 
+def test_models_of_old_ir_versions() -> None:
+    """Whose initializers had to be inputs as well."""
+    start = model(opset=9)
+    start.ir_version = 3
+    for name, shape in (("w", [4, 3]), ("b", [3])):
+        start.graph.input.append(onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    made, name, _ = built(lambda: loss.MSELoss()("y"), start)
+    assert made.ir_version == 4
+    target = np.zeros((5, 3), np.float32)
+    np.testing.assert_allclose(run(made, name, x=X, target=target), (run(model(), "y", x=X) ** 2).mean(), rtol=1e-5)
+
+
 def test_external_data_beside_the_path(tmp_path: Any) -> None:
     onnx.save(model(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     unloaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)

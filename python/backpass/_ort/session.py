@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class InferenceSession:
         provider_options: Sequence[dict[Any, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
+        _warn_about(providers)
         self._options = sess_options or SessionOptions()
         self._model_meta, model, self._updates = _prepare(path_or_bytes)
         self._session = open_session(model, self._options.to_engine())
@@ -137,6 +139,12 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         return [value.numpy() for value in self._results]
+
+
+def _warn_about(providers: Sequence[Any] | None) -> None:
+    names = [p if isinstance(p, str) else p[0] for p in providers or [PROVIDER]]
+    if PROVIDER not in names:
+        warnings.warn(f"providers: got {names}; Backpass runs on the CPU", stacklevel=3)
 
 
 def _prepare(source: Model) -> tuple[ModelMetadata, Model, dict[str, str]]:

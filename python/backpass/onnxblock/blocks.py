@@ -48,12 +48,15 @@ class Block(ABC):
         finally:
             accessor.depth -= 1
         if accessor.depth == 0:
-            checker.check_model(accessor.model, full_check=True)
+            self._check()
         return result
 
     def infer_shapes_on_base(self) -> onnx.ModelProto:
         """A copy of the model under construction with the types and shapes that follow."""
         return graph_utils.infer_shapes(self.base)
+
+    def _check(self) -> None:
+        checker.check_model(self.base, full_check=True)
 
     def _assemble(self, *args: Any, **kwargs: Any) -> Any:
         return self.build(*args, **kwargs)

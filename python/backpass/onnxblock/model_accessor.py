@@ -48,6 +48,7 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
         raise InvalidInput(f"base model: got {type(model).__name__}, expected an onnx.ModelProto")
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
+    copied.ir_version = max(copied.ir_version, 4)  # before, initializers of blocks would have to be inputs as well
     path = None if model_path is None else os.fspath(model_path)
     if path is not None:
         onnx.load_external_data_for_model(copied, str(Path(path).parent))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, checker
 
 from backpass import _core
 from backpass._core import InvalidInput
@@ -73,6 +73,9 @@ class TrainingBlock(ForwardBlock):
         models: tuple[onnx.ModelProto, onnx.ModelProto] = self._result("_models")
         return models
 
+    def _check(self) -> None:
+        """Nothing: the forward model was checked, and training models have operators that onnx does not know."""
+
     def _choice(self) -> tuple[dict[str, None], dict[str, None]]:
         """Names to train and to freeze: dicts, because they keep the order."""
         choice: tuple[dict[str, None], dict[str, None]] = self.__dict__.setdefault("_chosen", ({}, {}))
@@ -81,6 +84,7 @@ class TrainingBlock(ForwardBlock):
     def _finish(self, outputs: list[str]) -> None:
         model = self.infer_shapes_on_base()
         graph_utils.register_outputs(model, outputs)
+        checker.check_model(model, full_check=True)
         trained, frozen = (list(names) for names in self._choice())
         parameters = _split(model, trained, frozen)
         constant = {tensor.name for tensor in model.graph.initializer}
