@@ -56,7 +56,7 @@ Kernel prepare(PrepareContext& c) {
   ScalarInput training(c, 2, 0);
   std::optional<std::uint64_t> seed;
   if (c.node.has_attribute("seed")) seed = static_cast<std::uint64_t>(c.node.attr_int("seed", 0));
-  RandomStream stream(seed);
+  RandomStream stream(seed, c.node.name.empty() && c.node.output(0) != nullptr ? c.node.output(0)->name : c.node.name);
   bool wants_mask = c.has_output(1);
   return [=, where = c.node.label()](const KernelArgs& a) {
     bool* mask = wants_mask ? a.out<bool>(1) : nullptr;

@@ -15,9 +15,14 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 12;  // even: two elements share a block of random bits
 
+/// Nodes draw different numbers because their names differ, or those of their results.
+std::string_view stream_name(const Node& node) {
+  return node.name.empty() && node.output(0) != nullptr ? node.output(0)->name : node.name;
+}
+
 RandomStream stream_of(const Node& node) {
-  if (!node.has_attribute("seed")) return RandomStream(std::nullopt);
-  return RandomStream(std::bit_cast<std::uint32_t>(node.attr_float("seed", 0)));
+  if (!node.has_attribute("seed")) return {std::nullopt, stream_name(node)};
+  return {std::bit_cast<std::uint32_t>(node.attr_float("seed", 0)), stream_name(node)};
 }
 
 /// Attribute dtype, or `otherwise`; must be in `allowed`.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/evaluate.hpp"
+#include "support/random_seed.hpp"
 
 namespace backpass {
 
@@ -158,21 +159,43 @@ void Executable::give_back(std::unique_ptr<State> state) {
   idle_.push_back(std::move(state));
 }
 
-std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs) {
+namespace {
+
+bool is_given(std::span<const Tensor> wanted, std::size_t k) {
+  return k < wanted.size() && wanted[k].dtype() != DType::undefined;
+}
+
+void check_fits(std::size_t k, const Tensor& given, DType dtype, const Dims& dims) {
+  if (given.dtype() == dtype && given.dims() == dims) return;
+  fail("output ", k, ": got ", name_of(given.dtype()), to_string(given.dims()), ", expected ", name_of(dtype),
+       to_string(dims));
+}
+
+}  // namespace
+
+std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted) {
   std::shared_ptr<const Binding> binding = binding_for(inputs);
   std::unique_ptr<State> state = take_state();
   state->attach(binding);
   std::vector<Tensor> buffers;
-  for (const BoundOutput& output : binding->outputs) {
+  for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
+    const BoundOutput& output = binding->outputs[k];
     if (output.buffer < 0) continue;
     const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
-    buffers.emplace_back(v.dtype, v.dims());
+    if (is_given(wanted, k)) check_fits(k, wanted[k], v.dtype, v.dims());
+    buffers.push_back(is_given(wanted, k) ? wanted[k] : Tensor(v.dtype, v.dims()));
     state->output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
   }
   execute(*state, *binding, inputs);
   std::vector<RuntimeValue> results;
-  for (const BoundOutput& output : binding->outputs) {
-    results.push_back(collect(*state, *binding, output, inputs, buffers));
+  for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
+    results.push_back(collect(*state, *binding, binding->outputs[k], inputs, buffers));
+    if (!is_given(wanted, k) || binding->outputs[k].buffer >= 0) continue;
+    const Tensor& result = results[k].tensor;
+    check_fits(k, wanted[k], result.dtype(), result.dims());
+    Tensor to = wanted[k];
+    if (result.bytes() > 0) std::memcpy(to.mutable_data(), result.data(), result.bytes());
+    results[k] = to;
   }
   give_back(std::move(state));
   return results;
@@ -278,6 +301,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     for (std::size_t k = 0; k < step.subprograms.size(); ++k) {
       if (step.subprograms[k].attribute != attribute) continue;
       for (int v : step.subprograms[k].captured) values.push_back(read(v));
+      RandomScope::enter_subgraph();
       return children_[static_cast<std::size_t>(bound.step)][k]->run(values);
     }
     fail<InternalBug>(step.node->label(), " has no subgraph '", attribute, "'");

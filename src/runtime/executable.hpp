@@ -34,7 +34,11 @@ class Executable {
   ~Executable();
 
   /// Inputs: graph inputs, then captures. Results are independent of the arena and of the inputs' memory.
-  std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs);
+  std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs) { return run(inputs, {}); }
+
+  /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents; its memory must
+  /// not be that of an input).
+  std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted);
 
   /// The same, writing outputs into tensors of the right type and extents. Allocates nothing once the binding exists.
   /// Only for programs all of whose outputs are planned; Unsupported otherwise.

@@ -12,6 +12,7 @@
 #include "runtime/interpreter.hpp"
 #include "runtime/value_info.hpp"
 #include "support/parallel.hpp"
+#include "support/random_seed.hpp"
 
 namespace backpass {
 
@@ -22,6 +23,7 @@ struct InferenceSession::Impl {
   std::vector<ValueInfo> outputs;
   std::vector<std::string> rewrites;
   Profiler profiler;
+  RandomSource random;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
 
@@ -111,6 +113,7 @@ std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> out
   std::vector<RuntimeValue> values = impl_->arrange(feeds);
   if (impl_->options.reference) check_symbols(impl_->graph->inputs, values);  // a binding checks them by itself
   ThreadScope threads(impl_->options.num_threads);
+  RandomScope random(impl_->random);
   std::vector<RuntimeValue> results =
       impl_->options.reference ? interpret(*impl_->graph, values) : impl_->executable->run(values);
   return impl_->select(output_names, std::move(results));
@@ -121,6 +124,7 @@ void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<
     fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
   impl_->check_all(inputs);
   ThreadScope threads(impl_->options.num_threads);
+  RandomScope random(impl_->random);
   impl_->executable->run_into(inputs, outputs);
 }
 

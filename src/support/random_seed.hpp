@@ -1,31 +1,69 @@
-// Seeds for random operators that bring none of their own.
+// Where random operators get their numbers: a function of (seed, run, node, element), so nothing needs to be stored,
+// any number of threads gives the same, and a run can be repeated from its number.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "support/philox.hpp"
 
 namespace backpass {
 
-/// Restarts the sequence that fresh_random_seed draws from. Without a call it starts at a fixed seed.
+/// Every RandomSource that was not given a seed of its own gets one from this, the n-th to ask always the same, and
+/// counts its runs from 0 again. Without a call it is a fixed number.
 void set_random_seed(std::uint64_t seed);
 
-/// A new seed; the n-th call after set_random_seed(s) always gives the same one.
-std::uint64_t fresh_random_seed();
+/// Which numbers one run draws.
+struct RandomRun {
+  std::uint64_t seed = 0;
+  std::uint64_t run = 0;
+};
 
-/// The random numbers of one operator: each run gets the next offset.
-class RandomStream {
+/// Counts the runs of one session.
+class RandomSource {
  public:
-  explicit RandomStream(std::optional<std::uint64_t> seed)
-      : seed_(seed ? *seed : fresh_random_seed()), runs_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
-  Philox next() const { return {seed_, runs_->fetch_add(1)}; }
+  RandomRun next();         ///< and counts one run
+  RandomRun peek() const;   ///< what next() would give
+  void restore(RandomRun);  ///< from here on independent of set_random_seed
 
  private:
-  std::uint64_t seed_;
-  std::shared_ptr<std::atomic<std::uint64_t>> runs_;  // shared: closures are copied
+  void follow_global_seed() const;
+
+  mutable std::mutex mutex_;
+  mutable RandomRun upcoming_;
+  mutable std::uint64_t epoch_ = 0;  // of the global seed that upcoming_ follows
+  bool is_own_ = false;
+};
+
+/// Random operators called from this thread, for the life of the object, belong to one run.
+class RandomScope {
+ public:
+  explicit RandomScope(RandomSource& source);
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+  /// To be called each time a subgraph is run: iterations of a loop draw different numbers.
+  static void enter_subgraph();
+
+ private:
+  RandomRun previous_;
+  std::uint64_t previous_entries_;
+  bool had_previous_;
+};
+
+/// The random numbers of one operator. With a seed of its own they do not depend on the session's.
+class RandomStream {
+ public:
+  RandomStream(std::optional<std::uint64_t> seed, std::string_view node);
+  /// The numbers for the run at hand (outside of any RandomScope: of the next run of the process).
+  Philox next() const;
+
+ private:
+  std::optional<std::uint64_t> seed_;
+  std::uint64_t node_;
 };
 
 }  // namespace backpass

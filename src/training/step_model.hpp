@@ -1,0 +1,55 @@
+// A training or eval model, planned and ready to run against parameters that live elsewhere.
+//
+// The accumulator nodes of a training model are not run: what they would add to a buffer becomes an output, so that a
+// gradient that starts anew is written straight into its buffer by whatever computes it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backpass/session.hpp"
+#include "onnx_io/proto.hpp"
+#include "support/random_seed.hpp"
+
+namespace backpass {
+
+class StepModel {
+ public:
+  /// Inputs for which `is_parameter` holds are parameters; the rest, but for gradient buffers and the reset flag, are
+  /// the user's. Throws listing every problem.
+  StepModel(const onnx_io::ModelProto& model, const std::function<bool(const std::string&)>& is_parameter,
+            const SessionOptions& options);
+  ~StepModel();
+
+  const std::vector<ValueInfo>& inputs() const { return inputs_; }            ///< the user's, in order
+  const std::vector<ValueInfo>& outputs() const { return outputs_; }          ///< the user's, in order
+  const std::vector<std::string>& parameters() const { return parameters_; }  ///< in input order
+  const std::vector<std::string>& trainable() const { return trainable_; }    ///< whose gradients run() gives, in order
+  const std::vector<std::string>& updated() const { return updated_; }  ///< parameters that running changes: statistics
+
+  /// Runs once. `parameters` as in parameters(); gradients are written to `gradients` (as in trainable(); may be empty
+  /// for an eval model), new values of updated() to `updates`. Results are the user's outputs.
+  std::vector<RuntimeValue> run(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                                std::span<const Tensor> gradients, std::span<const Tensor> updates,
+                                RandomSource& random) const;
+
+  std::vector<StepRecord> take_profile() const;
+  PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters) const;
+
+ private:
+  struct Impl;
+  std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs,
+                                    std::span<const Tensor> parameters) const;
+
+  std::vector<ValueInfo> inputs_;
+  std::vector<ValueInfo> outputs_;
+  std::vector<std::string> parameters_;
+  std::vector<std::string> trainable_;
+  std::vector<std::string> updated_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace backpass
