@@ -17,6 +17,7 @@ NB_MODULE(_core, m) {
   bind_session(m);
   bind_gradient(m);
   bind_training_graph(m);
+  bind_training(m);
   bind_ops(m);
   bind_checkpoint(m);
 }

@@ -39,6 +39,13 @@ bool is_accumulator(const Value* v) {
   return v->producer != nullptr && v->producer->op == "InPlaceAccumulatorV2" && v->producer->domain == "com.microsoft";
 }
 
+ParameterInfo declared(const Value& v) {
+  if (!v.type.is_tensor() || !v.type.shape || !is_known(*v.type.shape)) {
+    fail("parameter '", v.name, "': got ", v.type.str(), " in the model, expected a tensor of known shape");
+  }
+  return {v.name, v.type.dtype, to_dims(*v.type.shape)};
+}
+
 /// Replaces the flags of accumulators among the outputs by what they accumulate.
 class Unwrapping {
  public:
@@ -119,6 +126,7 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
     if (parameters.count(v->name) != 0) {
       impl_->sources.push_back(-1 - static_cast<std::ptrdiff_t>(parameters_.size()));
       parameters_.push_back(v->name);
+      parameter_infos_.push_back(declared(*v));
     } else {
       impl_->sources.push_back(static_cast<std::ptrdiff_t>(inputs_.size()));
       inputs_.push_back(describe(*v));

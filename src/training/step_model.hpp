@@ -16,6 +16,13 @@
 
 namespace backpass {
 
+/// A parameter as a model declares it.
+struct ParameterInfo {
+  std::string name;
+  DType dtype = DType::undefined;
+  Dims dims;
+};
+
 class StepModel {
  public:
   /// Inputs for which `is_parameter` holds are parameters; the rest, but for gradient buffers and the reset flag, are
@@ -27,7 +34,8 @@ class StepModel {
   const std::vector<ValueInfo>& inputs() const { return inputs_; }            ///< the user's, in order
   const std::vector<ValueInfo>& outputs() const { return outputs_; }          ///< the user's, in order
   const std::vector<std::string>& parameters() const { return parameters_; }  ///< in input order
-  const std::vector<std::string>& trainable() const { return trainable_; }    ///< whose gradients run() gives, in order
+  const std::vector<ParameterInfo>& parameter_infos() const { return parameter_infos_; }
+  const std::vector<std::string>& trainable() const { return trainable_; }  ///< whose gradients run() gives, in order
   const std::vector<std::string>& updated() const { return updated_; }  ///< parameters that running changes: statistics
 
   /// Runs once. `parameters` as in parameters(); gradients are written to `gradients` (as in trainable(); may be empty
@@ -47,6 +55,7 @@ class StepModel {
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
   std::vector<std::string> parameters_;
+  std::vector<ParameterInfo> parameter_infos_;
   std::vector<std::string> trainable_;
   std::vector<std::string> updated_;
   std::unique_ptr<Impl> impl_;

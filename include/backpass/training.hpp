@@ -1,0 +1,119 @@
+// Training from artifacts, without anything but this library:
+//
+//   auto state = std::make_shared<backpass::CheckpointState>(backpass::CheckpointState::load("checkpoint"));
+//   backpass::TrainingSession session(state, {.training = "training_model.onnx", .eval = "eval_model.onnx",
+//                                             .optimizer = "optimizer_model.onnx"});
+//   for (const Batch& batch : data) {
+//     float loss = session.train_step({batch.x, batch.labels})[0].tensor.as<float>()[0];
+//     session.optimizer_step();
+//     session.lazy_reset_grad();
+//   }
+//   state->save("checkpoint", /*include_optimizer_state=*/true);
+//   session.export_model_for_inferencing("model.onnx", {"logits"});
+//
+// A session belongs to one thread at a time; each call uses SessionOptions::num_threads. Parameters live in the
+// checkpoint state, which session and caller share. A call that throws leaves parameters and optimizer as they were.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backpass/checkpoint.hpp"
+#include "backpass/session.hpp"
+#include "backpass/tensor.hpp"
+
+namespace backpass {
+
+/// A model file, or the bytes of one.
+struct ModelSource {
+  std::filesystem::path path;
+  std::string bytes;
+
+  ModelSource() = default;
+  ModelSource(const char* file) : path(file) {}                       // NOLINT: implicit on purpose
+  ModelSource(const std::string& file) : path(file) {}                // NOLINT: implicit on purpose
+  ModelSource(std::filesystem::path file) : path(std::move(file)) {}  // NOLINT: implicit on purpose
+  static ModelSource from_bytes(std::string_view serialized) {
+    ModelSource source;
+    source.bytes = serialized;
+    return source;
+  }
+  bool empty() const { return path.empty() && bytes.empty(); }
+};
+
+struct TrainingArtifacts {
+  ModelSource training;
+  ModelSource eval;       ///< may be left out; then eval_step and export throw
+  ModelSource optimizer;  ///< may be left out; then everything about the optimizer throws
+};
+
+class TrainingSession {
+ public:
+  /// Optimizer state, learning rate, scheduler and random numbers go on where the checkpoint left them.
+  TrainingSession(std::shared_ptr<CheckpointState> state, const TrainingArtifacts& artifacts,
+                  const SessionOptions& options = {});
+  ~TrainingSession();
+  TrainingSession(TrainingSession&&) noexcept;
+  TrainingSession& operator=(TrainingSession&&) noexcept;
+
+  /// For a session made without an optimizer model.
+  void add_optimizer(const ModelSource& optimizer);
+
+  const std::shared_ptr<CheckpointState>& state() const;
+  bool has_eval_model() const;
+  bool has_optimizer() const;
+
+  /// Inputs and outputs the user deals with: no parameters, no gradients.
+  const std::vector<ValueInfo>& inputs(bool training = true) const;
+  const std::vector<ValueInfo>& outputs(bool training = true) const;
+
+  /// Forward and backward. The first step and the first one after lazy_reset_grad overwrite the gradients, others add
+  /// to them. Inputs in the order of inputs(); an optional input may be left empty.
+  std::vector<RuntimeValue> train_step(std::span<const RuntimeValue> inputs);
+  std::vector<RuntimeValue> eval_step(std::span<const RuntimeValue> inputs);
+  void lazy_reset_grad();
+
+  /// The gradient accumulated so far (a handle: later steps change it), or nullopt for a frozen parameter. Throws for
+  /// an unknown name.
+  std::optional<Tensor> gradient(std::string_view parameter) const;
+
+  /// One update of all trainable parameters, in place.
+  void optimizer_step();
+  std::int64_t optimizer_steps() const;  ///< completed ones
+  void set_learning_rate(float rate);
+  float learning_rate() const;
+
+  /// The rate grows from 0 to `initial_rate` over the first `warmup` updates and falls to 0 at `total`; it follows at
+  /// each scheduler_step.
+  void register_linear_scheduler(std::int64_t warmup, std::int64_t total, float initial_rate);
+  void scheduler_step();
+
+  /// Elements of all parameters together.
+  std::int64_t parameters_size(bool trainable_only = true) const;
+  /// All parameters one after the other, in the order of the training model's inputs. float32 only.
+  Tensor contiguous_parameters(bool trainable_only = false) const;
+  /// The reverse. Completes a nominal state (which needs trainable_only = false).
+  void copy_to_parameters(const Tensor& buffer, bool trainable_only = true);
+
+  /// The eval model with the present parameters built in, cut down to what the named outputs need.
+  void export_model_for_inferencing(const std::filesystem::path& path, std::span<const std::string> outputs) const;
+
+  /// The plan of a training step for these inputs.
+  PlanReport plan(std::span<const RuntimeValue> inputs) const;
+  /// Steps recorded since the last call (needs SessionOptions::profile).
+  std::vector<StepRecord> take_profile() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Restarts the random numbers of everything that was not restored from a checkpoint.
+void set_seed(std::int64_t seed);
+
+}  // namespace backpass

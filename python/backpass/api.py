@@ -1,0 +1,277 @@
+"""Training on a device from artifacts: CheckpointState, Module, Optimizer, LinearLRScheduler.
+
+The names and meanings are those of ``onnxruntime.training.api``::
+
+    state = CheckpointState.load_checkpoint("checkpoint")
+    module = Module("training_model.onnx", state, "eval_model.onnx")
+    optimizer = Optimizer("optimizer_model.onnx", module)
+    loss = module(x, labels)
+    optimizer.step()
+    module.lazy_reset_grad()
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from backpass import _core
+from backpass._convert import to_engine, to_numpy
+from backpass.profile import Profile
+
+Source = str | os.PathLike[str] | bytes
+
+__all__ = ["CheckpointState", "LinearLRScheduler", "Module", "Optimizer", "Parameter", "Parameters", "Properties"]
+
+
+class Parameter:
+    """One parameter of a checkpoint state. ``data`` is a view: what training writes shows up in it."""
+
+    def __init__(self, state: CheckpointState, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        return to_numpy(self._state._core.parameter(self._name))
+
+    @data.setter
+    def data(self, value: np.ndarray[Any, Any]) -> None:
+        self._state._core.set_parameter(self._name, to_engine(np.asarray(value)))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._state._core.requires_grad(self._name)
+
+    @property
+    def grad(self) -> np.ndarray[Any, Any] | None:
+        """What was accumulated since the last reset; None when frozen, or before there is a Module."""
+        module = self._state._module()
+        if module is None:
+            return None
+        found = module._session.gradient(self._name)
+        return None if found is None else to_numpy(found)
+
+    def __repr__(self) -> str:
+        return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
+
+
+class Parameters:
+    """The parameters of a state by name; iteration gives (name, Parameter), sorted."""
+
+    def __init__(self, state: CheckpointState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> Parameter:
+        self._require_data()
+        if name not in self:
+            raise KeyError(f"parameter {name!r} is not in the checkpoint state")
+        return Parameter(self._state, name)
+
+    def __setitem__(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        self[name].data = value
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._state._core.has_parameter(name)
+
+    def __len__(self) -> int:
+        return len(self._state._core.parameter_names)
+
+    def __iter__(self) -> Iterator[tuple[str, Parameter]]:
+        self._require_data()
+        for name in sorted(self._state._core.parameter_names):
+            yield name, Parameter(self._state, name)
+
+    def __repr__(self) -> str:
+        return f"Parameters({sorted(self._state._core.parameter_names)})"
+
+    def _require_data(self) -> None:
+        if self._state._core.is_nominal:
+            raise _core.InvalidInput(
+                "parameters: got a nominal checkpoint state, expected one with data; "
+                "call Module.copy_buffer_to_parameters(buffer, trainable_only=False) first"
+            )
+
+
+class Properties:
+    """Numbers and texts kept with the parameters; iteration gives (name, value), sorted."""
+
+    def __init__(self, state: CheckpointState) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> int | float | str:
+        if name not in self:
+            raise KeyError(f"property {name!r} is not in the checkpoint state")
+        return self._state._core.property(name)
+
+    def __setitem__(self, name: str, value: int | float | str) -> None:
+        if isinstance(value, bool | np.bool_ | np.integer):
+            value = int(value)
+        elif isinstance(value, np.floating):
+            value = float(value)
+        if not isinstance(value, int | float | str):
+            raise TypeError(f"property {name!r}: got {type(value).__name__}, expected int, float or str")
+        self._state._core.set_property(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._state._core.has_property(name)
+
+    def __len__(self) -> int:
+        return len(self._state._core.properties)
+
+    def __iter__(self) -> Iterator[tuple[str, int | float | str]]:
+        return iter(sorted(self._state._core.properties.items()))
+
+    def __repr__(self) -> str:
+        return f"Properties({dict(iter(self))})"
+
+
+class CheckpointState:
+    """Parameters, optimizer state and properties of a training run."""
+
+    def __init__(self, state: _core.CheckpointState) -> None:
+        if not isinstance(state, _core.CheckpointState):
+            raise TypeError(
+                f"got {type(state).__name__}, expected a loaded state; use CheckpointState.load_checkpoint(path)"
+            )
+        self._core = state
+        self._owner: weakref.ref[Module] | None = None
+        self.parameters = Parameters(self)
+        self.properties = Properties(self)
+
+    @classmethod
+    def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
+        return cls(_core.CheckpointState.load(os.fspath(checkpoint_uri)))
+
+    @classmethod
+    def save_checkpoint(
+        cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str], include_optimizer_state: bool = False
+    ) -> None:
+        """Replaces the file as a whole: the previous one stays intact whatever happens before."""
+        state._core.save(os.fspath(checkpoint_uri), include_optimizer_state)
+
+    def _module(self) -> Module | None:
+        return None if self._owner is None else self._owner()
+
+
+class Module:
+    """A training model, and an eval model if there is one, over the parameters of a state."""
+
+    def __init__(
+        self,
+        train_model_uri: Source,
+        state: CheckpointState,
+        eval_model_uri: Source | None = None,
+        device: str = "cpu",
+        session_options: Any = None,
+    ) -> None:
+        if device.split(":")[0] != "cpu":
+            raise _core.Unsupported(f"device: got {device!r}, expected 'cpu'")
+        options = session_options if isinstance(session_options, _core.SessionOptions) else _core.SessionOptions()
+        threads = getattr(session_options, "intra_op_num_threads", 0)
+        if threads:
+            options.num_threads = threads
+        self.training = True
+        self._state = state
+        self._session = _core.TrainingSession(state._core, _source(train_model_uri), _source(eval_model_uri), options)
+        state._owner = weakref.ref(self)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """One training step (forward, backward, accumulation) or evaluation, by the mode the module is in.
+
+        Inputs by position, as ``input_names()``; None leaves an optional one out. The result is an array, or a tuple.
+        """
+        run = self._session.train_step if self.training else self._session.eval_step
+        results = run([to_engine(value) for value in inputs])
+        given = [value for value in inputs if value is not None]
+        keeps_tensors = bool(given) and all(isinstance(value, _core.Tensor) for value in given)
+        converted = results if keeps_tensors else [to_numpy(value) for value in results]
+        return converted[0] if len(converted) == 1 else tuple(converted)
+
+    def train(self, mode: bool = True) -> Module:
+        self.training = mode
+        return self
+
+    def eval(self) -> Module:
+        return self.train(False)
+
+    def lazy_reset_grad(self) -> None:
+        """The next training step overwrites the gradients instead of adding to them."""
+        self._session.lazy_reset_grad()
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        return self._session.parameters_size(trainable_only)
+
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> _core.Tensor:
+        """All parameters one after the other; ``backpass.Tensor``, which numpy and torch take through DLPack."""
+        return self._session.contiguous_parameters(trainable_only)
+
+    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+        self._session.copy_to_parameters(to_engine(buffer), trainable_only)
+
+    def export_model_for_inferencing(
+        self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
+    ) -> None:
+        """Writes the eval model with the present parameters, cut down to what the named outputs need."""
+        self._session.export_model_for_inferencing(os.fspath(inference_model_uri), list(graph_output_names))
+
+    def input_names(self) -> list[str]:
+        return [info.name for info in self._session.inputs(self.training)]
+
+    def output_names(self) -> list[str]:
+        return [info.name for info in self._session.outputs(self.training)]
+
+    def plan(self, *inputs: Any) -> _core.PlanReport:
+        """What a training step runs for these inputs: steps, fusions, exact peak bytes. Printable."""
+        return self._session.plan([to_engine(value) for value in inputs])
+
+    def take_profile(self) -> Profile:
+        """Steps run since the last call; needs SessionOptions with ``profile``."""
+        return Profile(self._session.take_profile())
+
+
+class Optimizer:
+    """Updates the trainable parameters of a module."""
+
+    def __init__(self, optimizer_uri: Source, module: Module) -> None:
+        self._module = module
+        module._session.add_optimizer(_source(optimizer_uri))
+
+    def step(self) -> None:
+        self._module._session.optimizer_step()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        self._module._session.learning_rate = learning_rate
+
+    def get_learning_rate(self) -> float:
+        return self._module._session.learning_rate
+
+
+class LinearLRScheduler:
+    """The learning rate grows from 0 over ``warmup_step_count`` updates, then falls to 0 at ``total_step_count``."""
+
+    def __init__(
+        self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float
+    ) -> None:
+        self._optimizer = optimizer
+        optimizer._module._session.register_linear_scheduler(warmup_step_count, total_step_count, initial_lr)
+
+    def step(self) -> None:
+        """To be called after each Optimizer.step()."""
+        self._optimizer._module._session.scheduler_step()
+
+
+def _source(model: Source | None) -> Any:
+    if model is None or isinstance(model, bytes):
+        return model
+    if hasattr(model, "SerializeToString"):
+        return model.SerializeToString()
+    return os.fspath(model)

@@ -1,0 +1,376 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "backpass/training.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+#include "support/parallel.hpp"
+#include "support/visit.hpp"
+#include "training/inference_export.hpp"
+#include "training/linear_schedule.hpp"
+#include "training/optimizer_model.hpp"
+#include "training/step_model.hpp"
+
+namespace backpass {
+namespace {
+
+onnx_io::ModelProto read(const ModelSource& source) {
+  if (!source.bytes.empty()) return onnx_io::read_model(source.bytes, nullptr);
+  return onnx_io::read_model(source.path);
+}
+
+Tensor zeros(DType dtype, const Dims& dims) {
+  Tensor t(dtype, dims);
+  if (t.bytes() > 0) std::memset(t.mutable_data(), 0, t.bytes());
+  return t;
+}
+
+void add_to(Tensor& sum, const Tensor& value) {
+  visit_real(sum.dtype(), [&]<class T>() {
+    T* to = sum.as<T>();
+    const T* from = value.as<T>();
+    parallel_for(sum.size(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) to[i] += from[i];
+    });
+  });
+}
+
+constexpr const char* kGroup = "group0";
+
+}  // namespace
+
+struct TrainingSession::Impl {
+  std::shared_ptr<CheckpointState> state;
+  SessionOptions options;
+  std::unique_ptr<StepModel> training;
+  std::unique_ptr<StepModel> eval;
+  std::optional<onnx_io::ModelProto> eval_proto;
+  std::unique_ptr<OptimizerModel> optimizer;
+  std::optional<LinearSchedule> schedule;
+  RandomSource random;
+  float rate = 0.001F;
+  bool overwrite = true;
+  std::map<std::string, Tensor, std::less<>> gradients;
+
+  Impl(std::shared_ptr<CheckpointState> s, const TrainingArtifacts& artifacts, const SessionOptions& o)
+      : state(std::move(s)), options(o) {
+    if (state == nullptr) fail("checkpoint state: got none, expected a loaded one");
+    if (artifacts.training.empty()) fail("training model: got none, expected a file or its bytes");
+    auto is_parameter = [&](const std::string& name) { return state->has_parameter(name); };
+    training = std::make_unique<StepModel>(read(artifacts.training), is_parameter, options);
+    if (!artifacts.eval.empty()) {
+      eval_proto = read(artifacts.eval);
+      eval = std::make_unique<StepModel>(*eval_proto, is_parameter, options);
+    }
+    check_trainable();
+    const ResumeState& r = state->resume();
+    if (r.seed && r.random_counter) random.restore({static_cast<std::uint64_t>(*r.seed), *r.random_counter});
+    if (!state->is_nominal()) allocate_gradients();
+    if (!artifacts.optimizer.empty()) add_optimizer(artifacts.optimizer);
+  }
+
+  void add_optimizer(const ModelSource& source) {
+    auto made = std::make_unique<OptimizerModel>(read(source));
+    optimizer = std::move(made);
+    resume_rate();
+    if (!state->is_nominal()) allocate_momentums();
+  }
+
+  void check_trainable() const {
+    std::string problems;
+    for (const std::string& name : training->trainable()) {
+      if (state->has_parameter(name) && !state->parameter(name).requires_grad) {
+        problems += concat("\nparameter '", name, "': the training model has a gradient for it, but it is frozen in ",
+                           "the checkpoint; use the checkpoint made with this model");
+      }
+    }
+    if (!problems.empty()) fail(problems.substr(1));
+  }
+
+  void resume_rate() {
+    const ResumeState& r = state->resume();
+    if (r.learning_rate) rate = *r.learning_rate;
+    if (r.scheduler != "linear") return;
+    auto number = [&](const char* key) { return std::get<std::int64_t>(r.scheduler_state.at(key)); };
+    schedule = {number("warmup"), number("total"), std::get<float>(r.scheduler_state.at("initial_rate"))};
+  }
+
+  void allocate_gradients() {
+    for (const std::string& name : training->trainable()) {
+      if (!state->has_parameter(name)) continue;
+      const Tensor& p = state->parameter(name).tensor;
+      gradients.emplace(name, zeros(p.dtype(), p.dims()));
+    }
+  }
+
+  void allocate_momentums() {
+    if (optimizer == nullptr) return;
+    OptimizerGroup& g = group();
+    for (const std::string& name : optimized()) {
+      const Tensor& p = state->parameter(name).tensor;
+      for (const std::string& key : optimizer->state_names()) {
+        auto [it, added] = g.momentums[name].try_emplace(key);
+        if (added) it->second = zeros(p.dtype(), p.dims());
+        if (it->second.dims() != p.dims() || it->second.dtype() != p.dtype()) {
+          fail("checkpoint: ", key, " of '", name, "': got ", name_of(it->second.dtype()), to_string(it->second.dims()),
+               ", expected ", name_of(p.dtype()), to_string(p.dims()), ", as the parameter");
+        }
+      }
+    }
+  }
+
+  OptimizerGroup& group() {
+    if (OptimizerGroup* g = state->find_group(kGroup)) return *g;
+    state->optimizer_groups().emplace_back();
+    state->optimizer_groups().back().name = kGroup;
+    return state->optimizer_groups().back();
+  }
+
+  std::vector<std::string> optimized() const {
+    std::vector<std::string> names;
+    for (const std::string& name : training->trainable()) {
+      if (state->has_parameter(name)) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::vector<Tensor> tensors(const std::vector<std::string>& names) const {
+    std::vector<Tensor> result;
+    for (const std::string& name : names) result.push_back(state->parameter(name).tensor);
+    return result;
+  }
+
+  void require_parameters(const char* what) const {
+    if (state->is_nominal()) fail(what, ": got a nominal checkpoint state; load its parameters first");
+  }
+
+  void require_optimizer() const {
+    if (optimizer == nullptr) fail("optimizer: the session was made without an optimizer model; give it one");
+  }
+
+  std::vector<RuntimeValue> train(std::span<const RuntimeValue> inputs) {
+    require_parameters("train_step");
+    std::vector<Tensor> targets;
+    for (const std::string& name : training->trainable()) targets.push_back(target_of(name));
+    std::vector<Tensor> updates;
+    for (const std::string& name : training->updated()) {
+      const Tensor& p = state->parameter(name).tensor;
+      updates.emplace_back(p.dtype(), p.dims());
+    }
+    std::vector<RuntimeValue> results =
+        training->run(inputs, tensors(training->parameters()), targets, updates, random);
+    if (!overwrite) {
+      for (std::size_t i = 0; i < targets.size(); ++i) add_to(gradients.at(training->trainable()[i]), targets[i]);
+    }
+    for (std::size_t i = 0; i < updates.size(); ++i) state->set_parameter(training->updated()[i], updates[i]);
+    overwrite = false;
+    remember_random();
+    return results;
+  }
+
+  Tensor target_of(const std::string& name) {
+    auto it = gradients.find(name);
+    if (it == gradients.end()) {
+      fail<Unsupported>("gradient of the input '", name,
+                        "': a session keeps gradients of parameters only; use "
+                        "backpass::grad for gradients of inputs");
+    }
+    return overwrite ? it->second : Tensor(it->second.dtype(), it->second.dims());
+  }
+
+  void remember_random() {
+    const RandomRun next = random.peek();
+    state->resume().seed = static_cast<std::int64_t>(next.seed);
+    state->resume().random_counter = next.run;
+  }
+
+  void set_rate(float value) {
+    rate = value;
+    state->resume().learning_rate = value;
+  }
+
+  void step() {
+    require_optimizer();
+    require_parameters("optimizer_step");
+    const std::vector<std::string> names = optimized();
+    std::vector<Tensor> grads;
+    for (const std::string& name : names) grads.push_back(gradients.at(name));
+    OptimizerGroup& g = group();
+    std::vector<std::vector<Tensor>> kept;
+    for (const std::string& key : optimizer->state_names()) {
+      kept.emplace_back();
+      for (const std::string& name : names) kept.back().push_back(g.momentums.at(name).at(key));
+    }
+    ThreadScope threads(options.num_threads);
+    optimizer->step(static_cast<double>(rate), g.step + 1, tensors(names), grads, kept);
+    ++g.step;
+    state->resume().learning_rate = rate;
+  }
+};
+
+TrainingSession::TrainingSession(std::shared_ptr<CheckpointState> state, const TrainingArtifacts& artifacts,
+                                 const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(state), artifacts, options)) {}
+TrainingSession::~TrainingSession() = default;
+TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
+TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
+
+void TrainingSession::add_optimizer(const ModelSource& optimizer) { impl_->add_optimizer(optimizer); }
+
+const std::shared_ptr<CheckpointState>& TrainingSession::state() const { return impl_->state; }
+bool TrainingSession::has_eval_model() const { return impl_->eval != nullptr; }
+bool TrainingSession::has_optimizer() const { return impl_->optimizer != nullptr; }
+
+namespace {
+
+void require_eval(const std::unique_ptr<StepModel>& eval, const char* what) {
+  if (eval == nullptr) fail(what, ": the session was made without an eval model; give it one");
+}
+
+}  // namespace
+
+const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const {
+  if (!training) require_eval(impl_->eval, "inputs");
+  return training ? impl_->training->inputs() : impl_->eval->inputs();
+}
+
+const std::vector<ValueInfo>& TrainingSession::outputs(bool training) const {
+  if (!training) require_eval(impl_->eval, "outputs");
+  return training ? impl_->training->outputs() : impl_->eval->outputs();
+}
+
+std::vector<RuntimeValue> TrainingSession::train_step(std::span<const RuntimeValue> inputs) {
+  return impl_->train(inputs);
+}
+
+std::vector<RuntimeValue> TrainingSession::eval_step(std::span<const RuntimeValue> inputs) {
+  require_eval(impl_->eval, "eval_step");
+  impl_->require_parameters("eval_step");
+  return impl_->eval->run(inputs, impl_->tensors(impl_->eval->parameters()), {}, {}, impl_->random);
+}
+
+void TrainingSession::lazy_reset_grad() { impl_->overwrite = true; }
+
+std::optional<Tensor> TrainingSession::gradient(std::string_view parameter) const {
+  impl_->state->parameter(parameter);  // throws for an unknown one
+  auto it = impl_->gradients.find(parameter);
+  if (it == impl_->gradients.end()) return std::nullopt;
+  return it->second;
+}
+
+void TrainingSession::optimizer_step() { impl_->step(); }
+
+std::int64_t TrainingSession::optimizer_steps() const {
+  impl_->require_optimizer();
+  return impl_->group().step;
+}
+
+void TrainingSession::set_learning_rate(float rate) {
+  impl_->require_optimizer();
+  impl_->set_rate(rate);
+}
+
+float TrainingSession::learning_rate() const {
+  impl_->require_optimizer();
+  return impl_->rate;
+}
+
+void TrainingSession::register_linear_scheduler(std::int64_t warmup, std::int64_t total, float initial_rate) {
+  impl_->require_optimizer();
+  if (warmup < 0 || total < 0)
+    fail("linear scheduler: got warmup ", warmup, ", total ", total, ", expected no less than 0");
+  impl_->schedule = {warmup, total, initial_rate};
+  impl_->group().initial_lr = initial_rate;
+  ResumeState& r = impl_->state->resume();
+  r.scheduler = "linear";
+  r.scheduler_state = {{"warmup", warmup}, {"total", total}, {"initial_rate", initial_rate}};
+  impl_->set_rate(impl_->schedule->rate(impl_->group().step));
+}
+
+void TrainingSession::scheduler_step() {
+  impl_->require_optimizer();
+  if (!impl_->schedule) fail("scheduler_step: no scheduler is registered; register one first");
+  impl_->set_rate(impl_->schedule->rate(impl_->group().step));
+}
+
+void TrainingSession::export_model_for_inferencing(const std::filesystem::path& path,
+                                                   std::span<const std::string> outputs) const {
+  require_eval(impl_->eval, "export_model_for_inferencing");
+  onnx_io::WriteOptions options;
+  if (impl_->state->uses_external_data()) options.external_data_threshold = 64;
+  onnx_io::write_model(inference_model(*impl_->eval_proto, *impl_->state, outputs), path, options);
+}
+
+PlanReport TrainingSession::plan(std::span<const RuntimeValue> inputs) const {
+  impl_->require_parameters("plan");
+  return impl_->training->plan(inputs, impl_->tensors(impl_->training->parameters()));
+}
+
+std::vector<StepRecord> TrainingSession::take_profile() const { return impl_->training->take_profile(); }
+
+namespace {
+
+bool counts(const CheckpointState& state, const std::string& name, bool trainable_only) {
+  return !trainable_only || state.parameter(name).requires_grad;
+}
+
+}  // namespace
+
+std::int64_t TrainingSession::parameters_size(bool trainable_only) const {
+  std::int64_t size = 0;
+  for (const ParameterInfo& p : impl_->training->parameter_infos()) {
+    if (counts(*impl_->state, p.name, trainable_only)) size += element_count(p.dims);
+  }
+  return size;
+}
+
+Tensor TrainingSession::contiguous_parameters(bool trainable_only) const {
+  impl_->require_parameters("contiguous_parameters");
+  Tensor buffer(DType::float32, {parameters_size(trainable_only)});
+  float* to = buffer.as<float>();
+  for (const std::string& name : impl_->training->parameters()) {
+    if (!counts(*impl_->state, name, trainable_only)) continue;
+    const Tensor& p = impl_->state->parameter(name).tensor;
+    if (p.dtype() != DType::float32) fail("parameter '", name, "': got ", name_of(p.dtype()), ", expected float32");
+    to = std::copy_n(p.as<float>(), p.size(), to);
+  }
+  return buffer;
+}
+
+void TrainingSession::copy_to_parameters(const Tensor& buffer, bool trainable_only) {
+  CheckpointState& state = *impl_->state;
+  if (buffer.dtype() != DType::float32) fail("buffer: got ", name_of(buffer.dtype()), ", expected float32");
+  const std::int64_t size = parameters_size(trainable_only);
+  if (buffer.size() != size) fail("buffer: got ", buffer.size(), " elements, expected ", size);
+  if (state.is_nominal() && trainable_only) {
+    fail("buffer: got trainable_only for a nominal checkpoint state, expected all parameters");
+  }
+  const float* from = buffer.as<float>();
+  std::map<std::string, Tensor> filled;
+  for (const ParameterInfo& p : impl_->training->parameter_infos()) {
+    if (!counts(state, p.name, trainable_only)) continue;
+    if (p.dtype != DType::float32) fail("parameter '", p.name, "': got ", name_of(p.dtype), ", expected float32");
+    Tensor t(DType::float32, p.dims);
+    std::copy_n(from, t.size(), t.as<float>());
+    from += t.size();
+    filled.emplace(p.name, t);
+  }
+  if (!state.is_nominal()) {
+    for (const auto& [name, tensor] : filled) state.set_parameter(name, tensor);
+    return;
+  }
+  std::vector<Tensor> tensors;
+  for (const Parameter& p : state.parameters()) {
+    auto it = filled.find(p.name);
+    if (it == filled.end()) fail("parameter '", p.name, "' of the checkpoint is not in the training model");
+    tensors.push_back(it->second);
+  }
+  state.complete(tensors);
+  impl_->allocate_gradients();
+  impl_->allocate_momentums();
+}
+
+void set_seed(std::int64_t seed) { set_random_seed(static_cast<std::uint64_t>(seed)); }
+
+}  // namespace backpass
