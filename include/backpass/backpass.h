@@ -1,0 +1,169 @@
+/* The C interface of Backpass: training from artifacts, and inference.
+ *
+ *   BpCheckpoint* state = NULL;
+ *   BpTrainingSession* session = NULL;
+ *   if (bp_load_checkpoint("checkpoint", &state) != BP_OK ||
+ *       bp_create_training_session(state, "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", NULL,
+ *                                  &session) != BP_OK) {
+ *     fprintf(stderr, "%s\n", bp_last_error());
+ *   }
+ *
+ * Every function returns a status; after anything but BP_OK, bp_last_error() says what was wrong, for the calling
+ * thread, until its next call. Nothing throws. Objects are freed by their bp_release_ function, which takes NULL as
+ * well; a session keeps its checkpoint alive by itself, so the order does not matter. Strings given out belong to the
+ * object they were asked of and live as long as it does. */
+#ifndef BACKPASS_BACKPASS_H
+#define BACKPASS_BACKPASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define BP_API __declspec(dllexport)
+#else
+#define BP_API __attribute__((visibility("default")))
+#endif
+
+typedef enum BpStatus {
+  BP_OK = 0,
+  BP_INVALID_INPUT = 1, /* the model, file or value handed in is wrong */
+  BP_UNSUPPORTED = 2,   /* legal, but Backpass cannot do it */
+  BP_INTERNAL_BUG = 3   /* never the caller's fault */
+} BpStatus;
+
+BP_API const char* bp_last_error(void);
+BP_API const char* bp_version(void);
+
+/* Element types, with ONNX's numbers. */
+typedef enum BpDType {
+  BP_FLOAT32 = 1,
+  BP_UINT8 = 2,
+  BP_INT8 = 3,
+  BP_UINT16 = 4,
+  BP_INT16 = 5,
+  BP_INT32 = 6,
+  BP_INT64 = 7,
+  BP_BOOL = 9,
+  BP_FLOAT16 = 10,
+  BP_FLOAT64 = 11,
+  BP_UINT32 = 12,
+  BP_UINT64 = 13,
+  BP_BFLOAT16 = 16
+} BpDType;
+
+/* ---- Tensors: dense, row-major. */
+
+typedef struct BpTensor BpTensor;
+
+/* With `data` the tensor uses the caller's memory, which must outlive it; without, it has uninitialised memory of its
+ * own. */
+BP_API BpStatus bp_create_tensor(BpDType dtype, const int64_t* dims, size_t rank, void* data, BpTensor** out);
+BP_API void bp_release_tensor(BpTensor* tensor);
+BP_API BpStatus bp_tensor_data(BpTensor* tensor, void** out);
+BP_API BpStatus bp_tensor_dtype(const BpTensor* tensor, BpDType* out);
+BP_API BpStatus bp_tensor_shape(const BpTensor* tensor, const int64_t** dims, size_t* rank);
+BP_API BpStatus bp_tensor_size(const BpTensor* tensor, int64_t* elements);
+
+/* ---- Options of sessions; NULL stands for the defaults. */
+
+typedef struct BpSessionOptions {
+  int num_threads;   /* 0: as many as OpenMP would use */
+  int binding_cache; /* how many sets of input extents keep their plan; 0: the default */
+} BpSessionOptions;
+
+/* ---- Checkpoints. */
+
+typedef struct BpCheckpoint BpCheckpoint;
+typedef enum BpPropertyType { BP_PROPERTY_INT = 0, BP_PROPERTY_FLOAT = 1, BP_PROPERTY_STRING = 2 } BpPropertyType;
+
+BP_API BpStatus bp_load_checkpoint(const char* path, BpCheckpoint** out);
+/* A checkpoint with external data cannot be loaded so. */
+BP_API BpStatus bp_load_checkpoint_from_buffer(const void* data, size_t bytes, BpCheckpoint** out);
+/* Replaces the file as a whole: the previous one stays intact whatever happens before. */
+BP_API BpStatus bp_save_checkpoint(const BpCheckpoint* state, const char* path, int include_optimizer_state);
+BP_API void bp_release_checkpoint(BpCheckpoint* state);
+
+/* Adds or overwrites. `value` points to an int64_t, a float, or the characters of a string. */
+BP_API BpStatus bp_add_property(BpCheckpoint* state, const char* name, BpPropertyType type, const void* value);
+/* `*value` points to an int64_t, a float or characters, and is valid until the next call about this state. */
+BP_API BpStatus bp_get_property(BpCheckpoint* state, const char* name, BpPropertyType* type, const void** value);
+
+BP_API BpStatus bp_get_parameter_count(const BpCheckpoint* state, size_t* out);
+BP_API BpStatus bp_get_parameter_name(const BpCheckpoint* state, size_t index, const char** out);
+BP_API BpStatus bp_get_parameter_type_and_shape(BpCheckpoint* state, const char* name, BpDType* dtype,
+                                                const int64_t** dims, size_t* rank);
+BP_API BpStatus bp_update_parameter(BpCheckpoint* state, const char* name, const BpTensor* value);
+/* A tensor that shares the parameter's memory: later steps show up in it. */
+BP_API BpStatus bp_get_parameter(BpCheckpoint* state, const char* name, BpTensor** out);
+
+/* ---- Training. */
+
+typedef struct BpTrainingSession BpTrainingSession;
+
+/* `eval` and `optimizer` may be NULL; what needs them fails then. */
+BP_API BpStatus bp_create_training_session(BpCheckpoint* state, const char* training, const char* eval,
+                                           const char* optimizer, const BpSessionOptions* options,
+                                           BpTrainingSession** out);
+BP_API BpStatus bp_create_training_session_from_buffer(BpCheckpoint* state, const void* training, size_t training_bytes,
+                                                       const void* eval, size_t eval_bytes, const void* optimizer,
+                                                       size_t optimizer_bytes, const BpSessionOptions* options,
+                                                       BpTrainingSession** out);
+BP_API void bp_release_training_session(BpTrainingSession* session);
+
+/* Inputs and outputs the user deals with: no parameters, no gradients. */
+BP_API BpStatus bp_get_training_input_count(const BpTrainingSession* session, size_t* out);
+BP_API BpStatus bp_get_training_input_name(const BpTrainingSession* session, size_t index, const char** out);
+BP_API BpStatus bp_get_training_output_count(const BpTrainingSession* session, size_t* out);
+BP_API BpStatus bp_get_training_output_name(const BpTrainingSession* session, size_t index, const char** out);
+BP_API BpStatus bp_get_eval_input_count(const BpTrainingSession* session, size_t* out);
+BP_API BpStatus bp_get_eval_input_name(const BpTrainingSession* session, size_t index, const char** out);
+BP_API BpStatus bp_get_eval_output_count(const BpTrainingSession* session, size_t* out);
+BP_API BpStatus bp_get_eval_output_name(const BpTrainingSession* session, size_t index, const char** out);
+
+/* Forward, backward, accumulation. An output that is NULL is allocated (and to be released by the caller); another one
+ * is written to and must have the right type and shape. */
+BP_API BpStatus bp_train_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
+                              BpTensor** outputs, size_t output_count);
+BP_API BpStatus bp_eval_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
+                             BpTensor** outputs, size_t output_count);
+/* The next training step overwrites the gradients instead of adding to them. */
+BP_API BpStatus bp_lazy_reset_grad(BpTrainingSession* session);
+BP_API BpStatus bp_optimizer_step(BpTrainingSession* session);
+BP_API BpStatus bp_set_learning_rate(BpTrainingSession* session, float rate);
+BP_API BpStatus bp_get_learning_rate(const BpTrainingSession* session, float* out);
+BP_API BpStatus bp_register_linear_lr_scheduler(BpTrainingSession* session, int64_t warmup, int64_t total,
+                                                float initial_rate);
+BP_API BpStatus bp_scheduler_step(BpTrainingSession* session);
+
+/* All parameters one after the other, in the order of the training model's inputs. float32 only. */
+BP_API BpStatus bp_get_parameters_size(const BpTrainingSession* session, int trainable_only, int64_t* out);
+BP_API BpStatus bp_copy_parameters_to_buffer(const BpTrainingSession* session, BpTensor* buffer, int trainable_only);
+BP_API BpStatus bp_copy_buffer_to_parameters(BpTrainingSession* session, const BpTensor* buffer, int trainable_only);
+
+BP_API BpStatus bp_export_model_for_inferencing(const BpTrainingSession* session, const char* path,
+                                                const char* const* output_names, size_t output_count);
+BP_API BpStatus bp_set_seed(int64_t seed);
+
+/* ---- Inference. */
+
+typedef struct BpSession BpSession;
+
+BP_API BpStatus bp_create_session(const char* model, const BpSessionOptions* options, BpSession** out);
+BP_API void bp_release_session(BpSession* session);
+BP_API BpStatus bp_get_input_count(const BpSession* session, size_t* out);
+BP_API BpStatus bp_get_input_name(const BpSession* session, size_t index, const char** out);
+BP_API BpStatus bp_get_output_count(const BpSession* session, size_t* out);
+BP_API BpStatus bp_get_output_name(const BpSession* session, size_t index, const char** out);
+/* Inputs in order; outputs as in bp_train_step. */
+BP_API BpStatus bp_run(const BpSession* session, const BpTensor* const* inputs, size_t input_count, BpTensor** outputs,
+                       size_t output_count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BACKPASS_BACKPASS_H */

@@ -1,0 +1,68 @@
+// What the opaque types of backpass.h are, and how exceptions become statuses.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backpass/backpass.h"
+#include "backpass/session.hpp"
+#include "backpass/training.hpp"
+
+struct BpTensor {
+  backpass::Tensor tensor;
+};
+
+struct BpCheckpoint {
+  std::shared_ptr<backpass::CheckpointState> state;
+  std::optional<backpass::PropertyValue> property;  // the last one asked for
+};
+
+struct BpTrainingSession {
+  std::unique_ptr<backpass::TrainingSession> session;
+};
+
+struct BpSession {
+  std::unique_ptr<backpass::InferenceSession> session;
+};
+
+namespace backpass::capi {
+
+BpStatus remember_error(BpStatus status, const char* text) noexcept;
+
+/// Runs f; no exception leaves.
+template <class F>
+BpStatus guarded(F&& f) noexcept {
+  try {
+    f();
+    return BP_OK;
+  } catch (const InvalidInput& e) {
+    return remember_error(BP_INVALID_INPUT, e.what());
+  } catch (const Unsupported& e) {
+    return remember_error(BP_UNSUPPORTED, e.what());
+  } catch (const std::bad_alloc&) {
+    return remember_error(BP_INVALID_INPUT, "out of memory");
+  } catch (const std::exception& e) {
+    return remember_error(BP_INTERNAL_BUG, e.what());
+  } catch (...) {
+    return remember_error(BP_INTERNAL_BUG, "unknown error");
+  }
+}
+
+/// Refuses null pointers where something is needed: require(session, "session").
+template <class T>
+T& need(T* pointer, const char* what) {
+  if (pointer == nullptr) fail(what, ": got NULL, expected a pointer");
+  return *pointer;
+}
+
+std::vector<RuntimeValue> to_values(const BpTensor* const* inputs, size_t count);
+/// Copies into the tensors given, makes new ones where there is none. Nothing is changed when one does not fit.
+void give_out(std::span<const RuntimeValue> results, BpTensor** outputs, size_t count);
+SessionOptions to_options(const BpSessionOptions* options);
+void give_name(const std::vector<ValueInfo>& infos, size_t index, const char** out);
+
+}  // namespace backpass::capi
