@@ -1,6 +1,6 @@
 """Backpass reads, differentiates, plans and runs ONNX models on CPUs."""
 
-from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops
+from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
 from backpass._core import version as __version__
 from backpass.gradient import grad
 from backpass.profile import Profile
@@ -21,4 +21,5 @@ __all__ = [
     "check",
     "grad",
     "ops",
+    "set_seed",
 ]

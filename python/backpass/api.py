@@ -258,9 +258,7 @@ class Optimizer:
 class LinearLRScheduler:
     """The learning rate grows from 0 over ``warmup_step_count`` updates, then falls to 0 at ``total_step_count``."""
 
-    def __init__(
-        self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         self._optimizer = optimizer
         optimizer._module._session.register_linear_scheduler(warmup_step_count, total_step_count, initial_lr)
 
