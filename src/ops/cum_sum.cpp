@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -96,6 +97,38 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Running sums the way back: what element i added to.
+Value* sums_back(GradientContext& g, Value* a) {
+  return g.op("CumSum", {a, g.x(1)},
+              {{"exclusive", g.node.attr_int("exclusive", 0)}, {"reverse", 1 - g.node.attr_int("reverse", 0)}});
+}
+
+Value* along(GradientContext& g, std::string_view op, Value* a) {
+  return g.op(op, {a, g.x(1)},
+              {{"exclusive", g.node.attr_int("exclusive", 0)}, {"reverse", g.node.attr_int("reverse", 0)}});
+}
+
+void sum_gradient(GradientContext& g) { g.set(0, sums_back(g, g.dy())); }
+
+/// Element i is a factor of every product P that it is part of, which divided by it is the slope. Zeros are left out of
+/// P and counted instead: a product with one zero depends on that one only, with two on none. S, the sum of the zeros,
+/// is 0 but has a derivative: it stands for the zeros in the derivative of the gradient.
+void product_gradient(GradientContext& g) {
+  Value* x = g.x();
+  Value* zero = g.zero(x);
+  Value* is_zero = g.equal(x, zero);
+  Value* safe = g.where(is_zero, g.one(x), x);
+  Value* zeros = along(g, "CumSum", g.cast_like(is_zero, x));
+  Value* s = along(g, "CumSum", g.where(is_zero, x, zero));
+  Value* part = g.mul(g.dy(), along(g, "CumProd", safe));
+  Value* with_one = g.where(g.equal(zeros, g.one(x)), part, zero);
+  Value* with_two = g.where(g.equal(zeros, g.number(2, x)), part, zero);
+  Value* without = g.where(g.equal(zeros, zero), part, zero);
+  Value* of_other = g.div(sums_back(g, g.add(without, g.mul(with_one, s))), safe);
+  Value* of_zero = g.sub(sums_back(g, g.add(with_one, g.mul(with_two, s))), g.mul(x, sums_back(g, with_two)));
+  g.set(0, g.where(is_zero, of_zero, of_other));
+}
+
 constexpr DTypeSet kTypes = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64};
 
 const Register cum_sum{{.name = "CumSum",
@@ -105,6 +138,7 @@ const Register cum_sum{{.name = "CumSum",
                         .types = kTypes,
                         .infer = infer,
                         .prepare = prepare<Add>,
+                        .gradient = sum_gradient,
                         .half_through_float = true,
                         .in_place_input = 0}};
 
@@ -116,6 +150,7 @@ const Register cum_prod{
      .types = kTypes,
      .infer = infer,
      .prepare = prepare<Multiply>,
+     .gradient = product_gradient,
      .half_through_float = true,
      .in_place_input = 0}};
 

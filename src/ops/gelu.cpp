@@ -1,4 +1,5 @@
 // Erf; Gelu, FastGelu, QuickGelu and BiasGelu with their gradients.
+#include "gradient/rule.hpp"
 #include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 
@@ -122,8 +123,15 @@ BACKPASS_TILE_FUNCTION(fast_gelu_grad, "FastGeluGrad", 2);
 BACKPASS_TILE_FUNCTION(quick_gelu, "QuickGelu", 1);
 BACKPASS_TILE_FUNCTION(quick_gelu_grad, "QuickGeluGrad", 2);
 
-const RegisterPointwise erf_op{{.name = "Erf", .since = 13, .doc = "Error function.", .types = types::floats},
-                               {.function = &erf_tile}};
+/// 2 / sqrt(pi) e^(-x^2)
+void erf_gradient(GradientContext& g) {
+  Value* bell = g.mul(g.number(1.1283791670955126), g.exp(g.neg(g.square(g.x()))));
+  g.set(0, g.mul(g.dy(), bell));
+}
+
+const RegisterPointwise erf_op{
+    {.name = "Erf", .since = 13, .doc = "Error function.", .types = types::floats, .gradient = erf_gradient},
+    {.function = &erf_tile}};
 
 // ---- Gelu of the default domain
 
@@ -134,16 +142,45 @@ void infer_gelu(InferContext& c) {
   infer_tile(c);
 }
 
+bool is_fast(const Node& node) { return node.attr_string("approximate", "none") == "tanh"; }
+
 TileRegister emit_gelu(TileEmit& e) {
-  bool fast = e.node.attr_string("approximate", "none") == "tanh";
-  return e.builder.apply(fast ? fast_gelu_tile : gelu_tile, {e.inputs[0]});
+  return e.builder.apply(is_fast(e.node) ? fast_gelu_tile : gelu_tile, {e.inputs[0]});
+}
+
+/// The normal distribution function plus x times its density.
+Value* gelu_slope(GradientContext& g, Value* x) {
+  Value* erf = g.op("Erf", {g.mul(x, g.number(0.7071067811865476))});
+  Value* density = g.mul(g.number(0.3989422804014327), g.exp(g.mul(g.number(-0.5), g.square(x))));
+  return g.add(g.mul(g.number(0.5), g.add(g.one(), erf)), g.mul(x, density));
+}
+
+/// With t = tanh(a x + b x^3): (1 + t) / 2 + x (1 - t^2) (a + 3 b x^2) / 2.
+Value* fast_gelu_slope(GradientContext& g, Value* x) {
+  constexpr double a = 0.7978845608028654;
+  constexpr double b = 0.044715 * a;
+  Value* square = g.square(x);
+  Value* t = g.op("Tanh", {g.mul(x, g.add(g.number(a), g.mul(g.number(b), square)))});
+  Value* inner = g.mul(x, g.add(g.number(a), g.mul(g.number(3 * b), square)));
+  Value* growth = g.mul(g.sub(g.one(), g.square(t)), inner);
+  return g.mul(g.number(0.5), g.add(g.add(g.one(), t), growth));
+}
+
+void gelu_gradient(GradientContext& g) {
+  g.set(0, g.mul(g.dy(), is_fast(g.node) ? fast_gelu_slope(g, g.x()) : gelu_slope(g, g.x())));
+}
+
+void gelu_fused_gradient(GradientContext& g) {
+  g.set(0, g.op(is_fast(g.node) ? "FastGeluGrad" : "GeluGrad", {g.dy(), g.x()}, {}, "com.microsoft"));
 }
 
 const RegisterPointwise gelu_op{{.name = "Gelu",
                                  .since = 20,
                                  .doc = "X times the normal distribution function of X (exact or by tanh).",
                                  .types = types::floats,
-                                 .infer = infer_gelu},
+                                 .infer = infer_gelu,
+                                 .gradient = gelu_gradient,
+                                 .fused_gradient = gelu_fused_gradient},
                                 {.emit = emit_gelu}};
 
 // ---- com.microsoft: a function of X, of X + bias, and gradients of both from dY and X
@@ -161,17 +198,59 @@ TileRegister emit_biased_grad(TileEmit& e) {
 
 TileParams quick_gelu_params(const Node& node) { return {node.attr_float("alpha", 1.702F)}; }
 
-OpDef contrib(std::string_view name, std::string_view doc, Arity inputs = {1, 1}) {
-  return {.name = name, .domain = "com.microsoft", .since = 1, .doc = doc, .inputs = inputs, .types = types::floats};
+template <Value* (*slope)(GradientContext&, Value*)>
+void biased_gradient(GradientContext& g) {
+  Value* x = g.has_input(1) ? g.add(g.x(0), g.x(1)) : g.x(0);
+  Value* dx = g.mul(g.dy(), slope(g, x));
+  g.set_reduced(0, dx);
+  if (g.has_input(1)) g.set_reduced(1, dx);
 }
 
-const RegisterPointwise ms_gelu{contrib("Gelu", "Gelu(X), exact."), {.function = &gelu_tile}};
-const RegisterPointwise bias_gelu{contrib("BiasGelu", "Gelu(A + B), exact; B is a bias over the last axis.", {2, 2}),
+template <bool fast>
+void biased_fused_gradient(GradientContext& g) {
+  if (!g.has_input(1)) return g.set(0, g.op("FastGeluGrad", {g.dy(), g.x()}, {}, "com.microsoft"));
+  Value* dx = g.op(fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(), g.x(0), g.x(1)}, {}, "com.microsoft");
+  g.set_reduced(0, dx);
+  g.set_reduced(1, dx);
+}
+
+/// With s = sigmoid(alpha x): s + alpha x s (1 - s).
+void quick_gelu_gradient(GradientContext& g) {
+  Value* scaled = g.mul(g.x(), g.number(quick_gelu_params(g.node)[0]));
+  Value* s = g.op("Sigmoid", {scaled});
+  g.set(0, g.mul(g.dy(), g.add(s, g.mul(scaled, g.mul(s, g.sub(g.one(), s))))));
+}
+
+void quick_gelu_fused_gradient(GradientContext& g) {
+  const float alpha = g.node.attr_float("alpha", 1.702F);
+  g.set(0, g.op("QuickGeluGrad", {g.dy(), g.x()}, {{"alpha", alpha}}, "com.microsoft"));
+}
+
+using Rule = void (*)(GradientContext&);
+
+OpDef contrib(std::string_view name, std::string_view doc, Arity inputs = {1, 1}, Rule gradient = nullptr,
+              Rule fused_gradient = nullptr) {
+  return {.name = name,
+          .domain = "com.microsoft",
+          .since = 1,
+          .doc = doc,
+          .inputs = inputs,
+          .types = types::floats,
+          .gradient = gradient,
+          .fused_gradient = fused_gradient};
+}
+
+const RegisterPointwise ms_gelu{contrib("Gelu", "Gelu(X), exact.", {1, 1}, gelu_gradient, gelu_fused_gradient),
+                                {.function = &gelu_tile}};
+const RegisterPointwise bias_gelu{contrib("BiasGelu", "Gelu(A + B), exact; B is a bias over the last axis.", {2, 2},
+                                          biased_gradient<gelu_slope>, biased_fused_gradient<false>),
                                   {.emit = emit_biased<gelu_tile>}};
-const RegisterPointwise ms_fast_gelu{contrib("FastGelu", "Gelu(X + bias) by tanh; the bias is optional.", {1, 2}),
+const RegisterPointwise ms_fast_gelu{contrib("FastGelu", "Gelu(X + bias) by tanh; the bias is optional.", {1, 2},
+                                             biased_gradient<fast_gelu_slope>, biased_fused_gradient<true>),
                                      {.emit = emit_biased<fast_gelu_tile>}};
-const RegisterPointwise ms_quick_gelu{contrib("QuickGelu", "X sigmoid(alpha X)."),
-                                      {.function = &quick_gelu_tile, .params = quick_gelu_params}};
+const RegisterPointwise ms_quick_gelu{
+    contrib("QuickGelu", "X sigmoid(alpha X).", {1, 1}, quick_gelu_gradient, quick_gelu_fused_gradient),
+    {.function = &quick_gelu_tile, .params = quick_gelu_params}};
 
 const RegisterPointwise ms_gelu_grad{contrib("GeluGrad", "Gradient of Gelu from dY and X."),
                                      {.function = &gelu_grad_tile}};

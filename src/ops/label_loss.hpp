@@ -36,4 +36,10 @@ struct IgnoreIndex {
 /// the score of the label.
 Kernel prepare_label_loss(PrepareContext& c, bool from_scores, std::optional<std::size_t> ignore_input);
 
+// Rules of their gradients (label_loss_rule.cpp); weights are differentiable too.
+void cross_entropy_gradient(GradientContext& g);
+/// By SoftmaxCrossEntropyLossGrad; the log probabilities become an output of the forward node.
+void cross_entropy_fused_gradient(GradientContext& g);
+void nll_gradient(GradientContext& g);
+
 }  // namespace backpass

@@ -23,8 +23,8 @@ Value* kept_shape(GradientContext& g) {
 
 /// A value of the result's shape with extents 1 at the reduced axes, so that it broadcasts to X.
 Value* kept(GradientContext& g, Value* reduced) {
+  if (has_open_axes(g)) return g.reshape_to(reduced, kept_shape(g));  // known to have X's rank
   if (g.node.attr_int("keepdims", 1) != 0) return reduced;
-  if (has_open_axes(g)) return g.reshape_to(reduced, kept_shape(g));
   std::vector<std::int64_t> axes;
   if (g.has_input(1)) axes = g.x(1)->constant->to_ints();
   if (axes.empty() && g.node.attr_int("noop_with_empty_axes", 0) == 0) {
@@ -35,8 +35,10 @@ Value* kept(GradientContext& g, Value* reduced) {
 
 /// Another reduction over the same axes, which are kept.
 Value* reduce(GradientContext& g, std::string_view op, Value* a) {
-  return g.op(op, {a, g.node.input(1)},
-              {{"keepdims", std::int64_t{1}}, {"noop_with_empty_axes", g.node.attr_int("noop_with_empty_axes", 0)}});
+  Value* result =
+      g.op(op, {a, g.node.input(1)},
+           {{"keepdims", std::int64_t{1}}, {"noop_with_empty_axes", g.node.attr_int("noop_with_empty_axes", 0)}});
+  return has_open_axes(g) ? g.reshape_to(result, kept_shape(g)) : result;
 }
 
 /// Of X's shape or broadcasting to it.

@@ -1,4 +1,5 @@
 // com.microsoft Scale, ScaledSum, DivGrad.
+#include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/pointwise.hpp"
 #include "ops/shape_rules.hpp"
@@ -25,22 +26,42 @@ TileRegister emit_scale(TileEmit& e) {
   return e.builder.apply(down ? tile_div() : tile_mul(), {e.inputs[0], scale});
 }
 
+/// One number per tensor: its gradient is the sum over everything.
+void set_scale(GradientContext& g, Value* gradient) {
+  if (!g.wants(1)) return;
+  Value* total = g.op("ReduceSum", {gradient}, {{"keepdims", std::int64_t{0}}});
+  g.set(1, g.reshape_like(g.cast_like(total, g.x(1)), g.x(1)));
+}
+
+void scale_gradient(GradientContext& g) {
+  Value* scale = g.cast_like(g.reshape(g.x(1), {}), g.dy());
+  if (g.node.attr_int("scale_down", 0) == 0) {
+    g.set(0, g.mul(g.dy(), scale));
+    return set_scale(g, g.mul(g.dy(), g.x(0)));
+  }
+  g.set(0, g.div(g.dy(), scale));
+  set_scale(g, g.neg(g.div(g.mul(g.dy(), g.y()), scale)));
+}
+
 const RegisterPointwise scale_op{{.name = "Scale",
                                   .domain = "com.microsoft",
                                   .since = 1,
                                   .doc = "X times a scalar, or divided by it (scale_down).",
                                   .inputs = {2, 2},
                                   .types = types::floats,
-                                  .infer = infer_scale},
+                                  .infer = infer_scale,
+                                  .gradient = scale_gradient},
                                  {.emit = emit_scale}};
 
 // ---- ScaledSum
+
+float scale_at(const Node& node, std::size_t i) { return node.attr_float(concat("scale_", i), 1.0F); }
 
 TileRegister emit_scaled_sum(TileEmit& e) {
   TileRegister total = kNoRegister;
   for (std::size_t i = 0; i < e.inputs.size(); ++i) {
     if (!e.has(i)) continue;
-    float scale = e.node.attr_float(concat("scale_", i), 1.0F);
+    float scale = scale_at(e.node, i);
     TileRegister term =
         e.builder.apply(tile_mul(), {e.inputs[i], e.builder.immediate(scale, e.builder.type(e.inputs[i]))});
     total = total == kNoRegister ? term : e.builder.apply(tile_add(), {total, term});
@@ -48,12 +69,19 @@ TileRegister emit_scaled_sum(TileEmit& e) {
   return total;
 }
 
+void scaled_sum_gradient(GradientContext& g) {
+  for (std::size_t i = 0; i < g.node.inputs.size(); ++i) {
+    if (g.has_input(i)) g.set_reduced(i, g.mul(g.dy(), g.number(scale_at(g.node, i))));
+  }
+}
+
 const RegisterPointwise scaled_sum_op{{.name = "ScaledSum",
                                        .domain = "com.microsoft",
                                        .since = 1,
                                        .doc = "Sum of two or three inputs, each times its scale_i.",
                                        .inputs = {2, 3},
-                                       .types = types::floats},
+                                       .types = types::floats,
+                                       .gradient = scaled_sum_gradient},
                                       {.emit = emit_scaled_sum}};
 
 // ---- DivGrad

@@ -1,6 +1,7 @@
 // Softmax, LogSoftmax: exp(x) / sum(exp(x)) along one axis, and its logarithm.
 #include "kernels/softmax.hpp"
 
+#include "gradient/rule.hpp"
 #include "ops/axis_view.hpp"
 #include "ops/flatten_semantics.hpp"
 #include "ops/op.hpp"
@@ -24,6 +25,20 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// y (dy - sum(y dy)); of the logarithm: dy - e^y sum(dy).
+template <bool log>
+void gradient(GradientContext& g) {
+  const std::int64_t axis = g.node.attr_int("axis", -1);
+  Value* total = g.sum(log ? g.dy() : g.mul(g.y(), g.dy()), {axis}, true);
+  g.set(0, log ? g.sub(g.dy(), g.mul(g.exp(g.y()), total)) : g.mul(g.y(), g.sub(g.dy(), total)));
+}
+
+template <bool log>
+void fused_gradient(GradientContext& g) {
+  g.set(0, g.op(log ? "LogSoftmaxGrad_13" : "SoftmaxGrad_13", {g.dy(), g.y()}, {{"axis", g.node.attr_int("axis", -1)}},
+                "com.microsoft"));
+}
+
 template <bool log>
 OpDef definition(std::string_view name, std::string_view doc) {
   return {.name = name,
@@ -32,6 +47,8 @@ OpDef definition(std::string_view name, std::string_view doc) {
           .types = types::floats,
           .infer = infer,
           .prepare = prepare<log>,
+          .gradient = gradient<log>,
+          .fused_gradient = fused_gradient<log>,
           .half_through_float = true,
           .in_place_input = 0};
 }

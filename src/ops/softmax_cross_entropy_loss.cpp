@@ -31,6 +31,8 @@ const Register kCrossEntropy({.name = "SoftmaxCrossEntropyLoss",
                               .types = types::floats,
                               .infer = infer,
                               .prepare = prepare_cross_entropy,
+                              .gradient = cross_entropy_gradient,
+                              .fused_gradient = cross_entropy_fused_gradient,
                               .half_through_float = true});
 
 const Register kNll({.name = "NegativeLogLikelihoodLoss",
@@ -40,6 +42,7 @@ const Register kNll({.name = "NegativeLogLikelihoodLoss",
                      .types = types::floats,
                      .infer = infer,
                      .prepare = prepare_nll,
+                     .gradient = nll_gradient,
                      .half_through_float = true});
 
 const Register kCrossEntropyInternal({.name = "SoftmaxCrossEntropyLossInternal",
@@ -50,6 +53,8 @@ const Register kCrossEntropyInternal({.name = "SoftmaxCrossEntropyLossInternal",
                                       .types = types::floats,
                                       .infer = infer_internal,
                                       .prepare = prepare_cross_entropy_internal,
+                                      .gradient = cross_entropy_gradient,
+                                      .fused_gradient = cross_entropy_fused_gradient,
                                       .half_through_float = true});
 
 OpDef nll_internal(std::string_view name) {
@@ -60,6 +65,7 @@ OpDef nll_internal(std::string_view name) {
           .types = types::floats,
           .infer = infer_internal,
           .prepare = prepare_nll_internal,
+          .gradient = nll_gradient,
           .half_through_float = true};
 }
 const Register kNllInternal(nll_internal("NegativeLogLikelihoodLossInternal"));

@@ -73,7 +73,12 @@ def torch_function(row: op_case.Row) -> Callable[..., Any] | None:
         return row.torch or None
     if row.oracle == "torch":
         return _torch_function(row.op)
-    return getattr(row.oracle, "torch_function", None)
+    found = getattr(row.oracle, "torch_function", None)
+    if found is None and row.domain == "":
+        import torch_functions
+
+        found = torch_functions.FUNCTIONS.get(row.op)
+    return found
 
 
 def _torch_function(op: str) -> Callable[..., Any]:

@@ -34,6 +34,21 @@ def nll(x: Any, y: Any, w: Any = None, reduction: str = "mean", ignore_index: in
     return functional.nll_loss(x, y.long(), w, reduction=reduction, ignore_index=ignore_index)
 
 
+def weighted(x: Any, y: Any, w: Any = None, reduction: str = "mean", ignore_index: int = -100) -> Any:
+    """nll_loss, whose weights have a derivative too."""
+    y = y.long()
+    counts = y != ignore_index
+    known = torch.where(counts, y, 0)
+    weights = counts.to(x.dtype) * (1 if w is None else w[known])
+    losses = -x.gather(1, known.unsqueeze(1)).squeeze(1) * weights
+    return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / weights.sum()}[reduction]
+
+
+def weighted_cross_entropy(x: Any, *others: Any, **attributes: Any) -> list[Any]:
+    log_prob = torch.log_softmax(x, 1)
+    return [weighted(log_prob, *others, **attributes), log_prob]
+
+
 def cross_entropy_grad(dy: Any, log_prob: Any, y: Any, w: Any = None, reduction: str = "mean") -> Any:
     x = log_prob.clone().requires_grad_()
     return torch.autograd.grad(functional.cross_entropy(x, y, w, reduction=reduction), x, dy)[0]
@@ -53,6 +68,20 @@ def last_axis_grad(dy: Any, log_prob: Any, y: Any, w: Any = None, reduction: str
 def dense(x: Any, y: Any, reduction: str = "mean") -> list[Any]:
     log_prob = torch.log_softmax(x, -1)
     return [-(log_prob * y).sum() / (x[..., 0].numel() if reduction == "mean" else 1), log_prob]
+
+
+INTERNAL = [
+    case((6, 5), labels(6)),
+    case((4, 5, 3), labels(4, 3), None, const(2)),
+    case((3, 5), labels(3), data(5, low=0.1, high=2), const(2)),
+]
+
+
+def with_ignored_input(function: Any) -> Any:
+    def apply(x: Any, y: Any, w: Any = None, ignored: Any = None, **attributes: Any) -> Any:
+        return function(x, y, w, ignore_index=-100 if ignored is None else int(ignored), **attributes)
+
+    return apply
 
 
 LOG_PROB = np.log(np.random.default_rng(5).dirichlet(np.ones(5), 6)).astype(np.float32)
@@ -79,7 +108,8 @@ ROWS = [
         outputs=2,
         oracle=from_torch(cross_entropy),
         opset=(28, 12),
-        grad=[0],
+        grad=[0, 2],
+        torch=weighted_cross_entropy,
         bench=((512, 30522), labels(512, classes=30522)),
     ),
     Row(
@@ -89,8 +119,35 @@ ROWS = [
         dtypes=FLOATS,
         oracle=from_torch(nll),
         opset=(28, 12),
-        grad=[0],
+        grad=[0, 2],
+        torch=weighted,
     ),
+    # One output only: the log probabilities are not wanted by anyone but the gradient.
+    Row(
+        "SoftmaxCrossEntropyLoss",
+        SETS[:4],
+        attrs=REDUCTIONS,
+        oracle=from_torch(lambda *x, **a: cross_entropy(*x, **a)[0]),
+        grad=[0, 2],
+        torch=lambda *x, **a: weighted_cross_entropy(*x, **a)[0],
+        name="SoftmaxCrossEntropyLoss-loss-only",
+    ),
+    *[
+        Row(
+            name,
+            INTERNAL,
+            attrs=REDUCTIONS,
+            domain="com.microsoft",
+            outputs=outputs,
+            grad=[0, 2],
+            oracle=from_torch(with_ignored_input(oracle)),
+            torch=with_ignored_input(function),
+        )
+        for name, outputs, oracle, function in (
+            ("SoftmaxCrossEntropyLossInternal", 2, cross_entropy, weighted_cross_entropy),
+            ("NegativeLogLikelihoodLossInternal", 1, nll, weighted),
+        )
+    ],
     Row(
         "SoftmaxCrossEntropyLossGrad",
         [
@@ -107,6 +164,7 @@ ROWS = [
         attrs=REDUCTIONS[:2],
         outputs=2,
         oracle=from_torch(last_axis),
+        grad=[0, 2],
     ),
     Row(
         "SparseSoftmaxCrossEntropyGrad",
@@ -121,6 +179,7 @@ ROWS = [
         domain="com.microsoft",
         outputs=2,
         oracle=from_torch(dense),
+        grad=[0, 1],
     ),
     Row("Dropout", DROPOUT, dtypes=FLOATS, outputs=2, oracle=identity_and_mask, opset=(28, 13, 12)),
     Row("Dropout", [(2, 3), (0,)], outputs=2, oracle=identity_and_mask, opset=10, name="Dropout-attributes"),

@@ -144,6 +144,8 @@ ROWS = [
             attrs=[{}, {"axis": 0}, {"axis": 1}],
             oracle=flat(function),
             opset=(11, 7),
+            grad=None if name == "Hardmax" else [0],
+            torch=False,
             name=f"{name}-flat",
         )
         for name, function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax))
@@ -256,6 +258,7 @@ ROWS = [
         attrs={"axis": 3, "is_inner_broadcast": 1},
         domain="com.microsoft",
         oracle=from_torch(lambda x, b, **_: torch.softmax(x + b, -1)),
+        grad=[0, 1],
     ),
     Row(
         "FakeQuant",

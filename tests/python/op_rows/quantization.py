@@ -59,13 +59,19 @@ ROWS = [
             {"to": to},
             dtypes=(*FLOATS, *INTEGERS, "bool"),
             opset=(28, 13, 9),
+            grad=[0] if name == "float" else None,
+            torch=lambda x, to: x.float(),
             name=f"Cast-{name}",
             bench=(1024, 1024),
         )
         for name, to in {"float": F32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}.items()
     ),
     Row(
-        "CastLike", [((2, 3), UINT8), ((0,), UINT8), ((), np.zeros(3, np.float64))], dtypes=("float32", "int32", "bool")
+        "CastLike",
+        [((2, 3), UINT8), ((0,), UINT8), ((), np.zeros(3, np.float64)), ((2, 3), np.zeros(1, np.float64))],
+        dtypes=("float32", "int32", "bool"),
+        grad=[0],
+        torch=lambda x, like: x.to(like.dtype),
     ),
     Row("BitCast", unary(), {"to": TensorProto.INT32}),
     Row("QuantizeLinear", QUANTIZE, opset=(28, 23), bench=((1024, 1024), const(0.1, "row"), UINT8)),

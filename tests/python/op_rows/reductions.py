@@ -118,7 +118,15 @@ ROWS = [
         name="ReduceSum-axes-at-run-time",
     ),
     *[
-        Row(f"Reduce{name}", by_attribute(low=0.5, high=2), opset=(11, 7), tol=1e-4, name=f"Reduce{name}-attribute")
+        Row(
+            f"Reduce{name}",
+            by_attribute(low=0.5, high=2),
+            opset=(11, 7),
+            tol=1e-4,
+            name=f"Reduce{name}-attribute",
+            grad=[0],
+            torch=False,
+        )
         for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
     ],
     *[
@@ -143,6 +151,7 @@ ROWS = [
         [case((2, 3, 5), const([0, 2])), case((4,), const(np.array([], np.int64)), noop_with_empty_axes=1)],
         domain="com.microsoft",
         oracle=numpy_oracle(np.sum),
+        grad=[0],
     ),
     Row(
         "ReduceAllL2",
