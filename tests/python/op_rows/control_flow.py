@@ -70,6 +70,7 @@ ROWS = [
         outputs=2,
         opset=(28, 16, 11, 9),
         oracle="ort",
+        grad=[0, 1],
     ),
     # onnx.reference does not know the batched form of opset 8.
     Row(

@@ -171,6 +171,7 @@ ROWS = [
             dtypes=FLOATS,
             oracle=fused_matmul,
             tol=LONG_SUMS,
+            grad=[0, 1],
         )
         for op in ("FusedMatMul", "TransposeMatMul")
     ],

@@ -181,7 +181,7 @@ ROWS = [
         oracle=from_torch(dense),
         grad=[0, 1],
     ),
-    Row("Dropout", DROPOUT, dtypes=FLOATS, outputs=2, oracle=identity_and_mask, opset=(28, 13, 12)),
+    Row("Dropout", DROPOUT, dtypes=FLOATS, outputs=2, oracle=identity_and_mask, opset=(28, 13, 12), grad=[0]),
     Row("Dropout", [(2, 3), (0,)], outputs=2, oracle=identity_and_mask, opset=10, name="Dropout-attributes"),
     Row("Dropout", [(2, 3), (0,)], attrs={"ratio": 0.3}, opset=7, oracle=lambda x, **_: x, name="Dropout-7"),
     # Random numbers that leave no choice.

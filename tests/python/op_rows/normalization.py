@@ -104,6 +104,23 @@ def simplified(x: torch.Tensor, scale: torch.Tensor, axis: int = -1, epsilon: fl
     return [x * inverse * scale, inverse.float()]
 
 
+def layer_norm(x: torch.Tensor, scale: Any, bias: Any = None, axis: int = -1, epsilon: float = EPSILON) -> torch.Tensor:
+    y = functional.layer_norm(x, x.shape[axis:], eps=float(np.float32(epsilon))) * scale
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: torch.Tensor, scale: torch.Tensor, axis: int = -1, epsilon: float = EPSILON) -> torch.Tensor:
+    return functional.rms_norm(x, x.shape[axis:], eps=float(np.float32(epsilon))) * scale
+
+
+def batch_norm(
+    x: torch.Tensor, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float = EPSILON
+) -> torch.Tensor:
+    shape = [-1] + [1] * (x.ndim - 2)  # torch takes no derivative by given statistics
+    scale, bias, mean, variance = (p.reshape(shape) for p in (scale, bias, mean, variance))
+    return (x - mean) * torch.rsqrt(variance + float(np.float32(epsilon))) * scale + bias
+
+
 def layer_norm_grad(dy: Any, x: Any, scale: Any, mean: Any, inverse: Any, axis: int = -1) -> list[torch.Tensor]:
     x, scale = x.clone().requires_grad_(), scale.clone().requires_grad_()
     bias = torch.zeros_like(scale, requires_grad=True)
@@ -150,10 +167,18 @@ ROWS = [
         )
         for name, function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax))
     ],
-    Row("LayerNormalization", LAYER, dtypes=FLOATS, opset=(28, 17), grad=[0, 1, 2], bench=((128, 768), (768,), (768,))),
+    Row(
+        "LayerNormalization",
+        LAYER,
+        dtypes=FLOATS,
+        opset=(28, 17),
+        grad=[0, 1, 2],
+        torch=layer_norm,
+        bench=((128, 768), (768,), (768,)),
+    ),
     Row("LayerNormalization", LAYER, outputs=3, name="LayerNormalization-statistics"),
     Row("SimplifiedLayerNormalization", RMS, dtypes=FLOATS, oracle=from_torch(simplified), outputs=2, opset=17),
-    Row("RMSNormalization", RMS, dtypes=FLOATS, opset=(28, 23), grad=[0, 1]),
+    Row("RMSNormalization", RMS, dtypes=FLOATS, opset=(28, 23), grad=[0, 1], torch=rms_norm),
     Row(
         "GroupNormalization",
         CHANNELS,
@@ -179,7 +204,15 @@ ROWS = [
         opset=(28, 7),
         grad=[0, 1, 2],
     ),
-    Row("BatchNormalization", BATCH, attrs=[{}, {"epsilon": 1e-2}], dtypes=FLOATS, opset=(28, 14), grad=[0, 1, 2]),
+    Row(
+        "BatchNormalization",
+        BATCH,
+        attrs=[{}, {"epsilon": 1e-2}],
+        dtypes=FLOATS,
+        opset=(28, 14),
+        grad=[0, 1, 2, 3, 4],
+        torch=batch_norm,
+    ),
     Row(
         "BatchNormalization",
         BATCH[:4],
@@ -251,6 +284,7 @@ ROWS = [
         oracle=from_torch(
             lambda x, s, w, b=None, k=None: functional.layer_norm(x + s + (0 if k is None else k), (8,), w, b, 1e-12)
         ),
+        grad=[0, 1, 2, 3, 4],
     ),
     Row(
         "BiasSoftmax",
