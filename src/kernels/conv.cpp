@@ -117,6 +117,42 @@ void im2col(const ConvGeometry& g, const T* x, T outside, T* columns) {
   });
 }
 
+namespace {
+
+/// Images whose columns make one matrix product long enough to be worth its start.
+std::int64_t images_at_once(const ConvGeometry& g) {
+  constexpr std::int64_t kLongEnough = 256;
+  return std::clamp<std::int64_t>(kLongEnough / std::max<std::int64_t>(1, g.out_size()), 1, g.batch);
+}
+
+/// Columns of `count` images side by side, `step` elements apart.
+template <class T>
+void columns_of_images(const ConvGeometry& g, const T* x, std::int64_t step, std::int64_t count, T* columns) {
+  std::int64_t size = g.out_size();
+  parallel_for(g.column_rows(), grain_for(size * count), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      Row row = row_at(g, i);
+      for (std::int64_t n = 0; n < count; ++n) {
+        column_row(g, x + n * step, T(0), row, columns + (i * count + n) * size);
+      }
+    }
+  });
+}
+
+/// Rows of `count` matrices [rows, size] side by side, `step` elements apart.
+template <class T>
+void side_by_side(const T* from, std::int64_t step, std::int64_t count, std::int64_t rows, std::int64_t size, T* to) {
+  parallel_for(rows, grain_for(size * count), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        std::copy_n(from + n * step + i * size, size, to + (i * count + n) * size);
+      }
+    }
+  });
+}
+
+}  // namespace
+
 template <class T>
 void col2im(const ConvGeometry& g, const T* columns, T* x) {
   std::size_t last = g.in.size() - 1;
@@ -178,18 +214,31 @@ template <class T>
 void convolve_backward_weights(const ConvGeometry& g, const T* x, const T* dy, T* dw) {
   std::int64_t rows = g.column_rows();
   std::int64_t size = g.out_size();
-  std::fill_n(dw, g.groups * g.out_channels * rows, T(0));
-  if (size == 0 || rows == 0) return;
-  for (std::int64_t i = 0; i < g.batch * g.groups; ++i) {
-    const T* image = x + i * g.in_channels * g.in_size();
-    const T* columns = image;
-    if (!g.is_pointwise()) {
-      T* made = thread_buffer<T, kColumns>(rows * size);
-      im2col(g, image, T(0), made);
-      columns = made;
+  if (g.batch == 0 || size == 0 || rows == 0) {
+    std::fill_n(dw, g.groups * g.out_channels * rows, T(0));
+    return;
+  }
+  std::int64_t x_step = g.groups * g.in_channels * g.in_size();
+  std::int64_t dy_step = g.groups * g.out_channels * size;
+  std::int64_t most = images_at_once(g);
+  for (std::int64_t n = 0; n < g.batch; n += most) {
+    std::int64_t count = std::min(most, g.batch - n);
+    for (std::int64_t group = 0; group < g.groups; ++group) {
+      const T* columns = x + n * x_step + group * g.in_channels * g.in_size();
+      const T* from = dy + n * dy_step + group * g.out_channels * size;
+      if (!g.is_pointwise() || count > 1) {
+        T* made = thread_buffer<T, kColumns>((rows + g.out_channels) * count * size);
+        columns_of_images(g, columns, x_step, count, made);
+        columns = made;
+        if (count > 1) {
+          T* gathered = made + rows * count * size;
+          side_by_side(from, dy_step, count, g.out_channels, size, gathered);
+          from = gathered;
+        }
+      }
+      gemm<T>(false, true, g.out_channels, rows, count * size, T(1), from, count * size, columns, count * size,
+              T(n == 0 ? 0 : 1), dw + group * g.out_channels * rows, rows);
     }
-    gemm<T>(false, true, g.out_channels, rows, size, T(1), dy + i * g.out_channels * size, size, columns, size, T(1),
-            dw + i % g.groups * g.out_channels * rows, rows);
   }
 }
 
@@ -197,12 +246,16 @@ template <class T>
 void sum_channels(std::int64_t batch, std::int64_t channels, std::int64_t size, const T* dy, T* db) {
   parallel_for(channels, grain_for(batch * size), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) {
-      double sum = 0;
+      double part[4] = {0, 0, 0, 0};  // so that additions overlap
       for (std::int64_t n = 0; n < batch; ++n) {
         const T* from = dy + (n * channels + c) * size;
-        for (std::int64_t i = 0; i < size; ++i) sum += from[i];
+        std::int64_t i = 0;
+        for (; i + 4 <= size; i += 4) {
+          for (int j = 0; j < 4; ++j) part[j] += from[i + j];
+        }
+        for (; i < size; ++i) part[0] += from[i];
       }
-      db[c] = static_cast<T>(sum);
+      db[c] = static_cast<T>((part[0] + part[1]) + (part[2] + part[3]));
     }
   });
 }

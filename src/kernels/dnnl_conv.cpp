@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/dnnl_conv_sizes.hpp"
 #include "kernels/dnnl_runtime.hpp"
 
 namespace backpass {
@@ -15,14 +16,6 @@ using Tag = dnnl::memory::format_tag;
 using Desc = dnnl::memory::desc;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-Desc plain(const dnnl::memory::dims& dims) {
-  dnnl::memory::dims strides(dims.size(), 1);
-  for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
-  return Desc(dims, dnnl::memory::data_type::f32, strides);
-}
-
-Desc any(const dnnl::memory::dims& dims) { return Desc(dims, dnnl::memory::data_type::f32, Tag::any); }
 
 Desc blocked(const dnnl::memory::dims& dims) {
   bool wide = conv_block() == 16;
@@ -71,34 +64,6 @@ dnnl::primitive_attr attributes(const DnnlConvOptions& options) {
   return attr;
 }
 
-struct Sizes {
-  dnnl::memory::dims x, w, y, bias, stride, dilation, pad_begin, pad_end;
-
-  explicit Sizes(const ConvGeometry& g)
-      : x{g.batch, g.groups * g.in_channels},
-        y{g.batch, g.groups * g.out_channels},
-        bias{g.groups * g.out_channels},
-        stride(g.stride),
-        dilation(g.dilation),
-        pad_begin(g.pad_begin),
-        pad_end(g.pad_end) {
-    if (g.groups > 1) {
-      w = {g.groups, g.out_channels, g.in_channels};
-    } else {
-      w = {g.out_channels, g.in_channels};
-    }
-    x.insert(x.end(), g.in.begin(), g.in.end());
-    y.insert(y.end(), g.out.begin(), g.out.end());
-    w.insert(w.end(), g.kernel.begin(), g.kernel.end());
-    for (auto& d : dilation) d -= 1;
-    // oneDNN demands that padding and extents agree exactly; what a stride leaves over is padding not needed.
-    for (std::size_t i = 0; i < g.in.size(); ++i) {
-      std::int64_t reach = g.dilation[i] * (g.kernel[i] - 1) + 1;
-      pad_end[i] = (g.out[i] - 1) * g.stride[i] + reach - g.in[i] - g.pad_begin[i];
-    }
-  }
-};
-
 /// Where one run finds its operands. Memory objects are costly to make, so they are made once and lent to one run at a
 /// time.
 struct Handles {
@@ -136,12 +101,12 @@ class Implementation : public DnnlConv {
  public:
   using Forward = dnnl::convolution_forward;
 
-  Implementation(const Sizes& sizes, const Forward::primitive_desc& pd, const DnnlConvOptions& options)
+  Implementation(const DnnlConvSizes& sizes, const Forward::primitive_desc& pd, const DnnlConvOptions& options)
       : pd_(pd),
-        x_(options.blocked_in ? pd.src_desc() : plain(sizes.x)),
-        w_(plain(sizes.w)),
-        y_(options.blocked_out ? pd.dst_desc() : plain(sizes.y)),
-        bias_(plain(sizes.bias)),
+        x_(options.blocked_in ? pd.src_desc() : plain_layout(sizes.x)),
+        w_(plain_layout(sizes.w)),
+        y_(options.blocked_out ? pd.dst_desc() : plain_layout(sizes.y)),
+        bias_(plain_layout(sizes.bias)),
         forward_(pd) {
     const dnnl::engine& e = dnnl_engine();
     if (x_ != pd.src_desc()) into_ = dnnl::reorder(dnnl::reorder::primitive_desc(e, x_, e, pd.src_desc()));
@@ -242,13 +207,14 @@ std::int64_t conv_block() {
 
 std::shared_ptr<DnnlConv> DnnlConv::make(const ConvGeometry& geometry, const DnnlConvOptions& options) {
   if (geometry.in.empty() || geometry.in.size() > 3) return nullptr;
-  Sizes s(geometry);
+  DnnlConvSizes s(geometry);
   try {
     dnnl::convolution_forward::primitive_desc pd(
         dnnl_engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
-        options.blocked_in ? blocked(s.x) : (options.blocked_out ? plain(s.x) : any(s.x)), any(s.w),
-        options.has_bias ? plain(s.bias) : Desc(), options.blocked_out ? blocked(s.y) : any(s.y), s.stride, s.dilation,
-        s.pad_begin, s.pad_end, attributes(options));
+        options.blocked_in ? blocked(s.x) : (options.blocked_out ? plain_layout(s.x) : any_layout(s.x)),
+        any_layout(s.w), options.has_bias ? plain_layout(s.bias) : Desc(),
+        options.blocked_out ? blocked(s.y) : any_layout(s.y), s.stride, s.dilation, s.pad_begin, s.pad_end,
+        attributes(options));
     return std::make_shared<Implementation>(s, pd, options);
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_out_of_memory) throw;
