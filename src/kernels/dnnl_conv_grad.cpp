@@ -134,10 +134,10 @@ struct Parts {
 };
 
 /// Some of the channels of a tensor [N, channels, ...] in plain layout.
-Desc some_channels(dnnl::memory::dims dims, std::int64_t of) {
+Desc some_channels(const dnnl::memory::dims& dims, std::int64_t of) {
   dnnl::memory::dims strides(dims.size(), 1);
   for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * (i == 1 ? of : dims[i]);
-  return {std::move(dims), dnnl::memory::data_type::f32, strides};
+  return {dims, dnnl::memory::data_type::f32, strides};
 }
 
 class Weights : public DnnlConvBackwardWeights {

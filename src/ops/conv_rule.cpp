@@ -182,6 +182,20 @@ Value* conv_weight_gradient(GradientContext& g, const ConvForm& form, Value* dy,
   return g.reshape_like(g.transpose(full, swapped(spatial)), w);
 }
 
+Value* conv_forward(GradientContext& g, const ConvForm& form, Value* x, Value* w, Value* like) {
+  if (is_empty(x) || is_empty(w)) return g.zeros_like(like);
+  Value* y = g.op("Conv", {x, w},
+                  {{"group", form.group},
+                   {"strides", per_axis(form.windows, [](const auto& v) { return v.stride; })},
+                   {"dilations", per_axis(form.windows, [](const auto& v) { return v.dilation; })},
+                   {"pads", pads_of(form.windows)}});
+  if (y->type.shape && *y->type.shape == *like->type.shape) return y;
+  const std::size_t spatial = form.windows.size();  // padding at the end may have made room for more windows
+  Value* ends = g.slice(g.shape_of(like), 2, static_cast<std::int64_t>(spatial) + 2, 0);
+  y = g.op("Slice", {y, g.b.ints(Ints(spatial, 0)), ends, g.b.ints(spatial_axes(spatial))});
+  return g.reshape_like(y, like);
+}
+
 Value* conv_bias_gradient(GradientContext& g, Value* dy) {
   Ints axes{0};
   for (std::int64_t axis : spatial_axes(static_cast<std::size_t>(g.rank(dy)) - 2)) axes.push_back(axis);

@@ -29,6 +29,9 @@ Value* cropped(GradientContext& g, Value* padded, Value* pads, Value* like);
 /// What ConvTranspose(dY, W) gives of the shape of X.
 Value* conv_input_gradient(GradientContext& g, const ConvForm& form, Value* dy, Value* x, Value* w);
 
+/// The convolution itself, of the shape of `like`.
+Value* conv_forward(GradientContext& g, const ConvForm& form, Value* x, Value* w, Value* like);
+
 /// Of the shape of W.
 Value* conv_weight_gradient(GradientContext& g, const ConvForm& form, Value* dy, Value* x, Value* w);
 

@@ -1,10 +1,15 @@
 // ConvTranspose: the gradient of a convolution with respect to its input, used forwards.
 #include <algorithm>
 
+#include "gradient/fused.hpp"
 #include "kernels/conv.hpp"
+#include "kernels/dnnl_conv.hpp"
+#include "kernels/dnnl_conv_grad.hpp"
 #include "ops/conv_common.hpp"
+#include "ops/conv_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -106,9 +111,28 @@ ConvGeometry transposed_geometry(const PrepareContext& c, const Dims& x, const D
   return g;
 }
 
+template <class T>
+void add_bias(const ConvGeometry& g, const T* bias, T* y) {
+  std::int64_t channels = g.groups * g.in_channels;
+  std::int64_t size = g.in_size();
+  parallel_for(g.batch * channels, grain_for(size), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t j = i * size; j < (i + 1) * size; ++j) y[j] += bias[i % channels];
+    }
+  });
+}
+
 Kernel prepare(PrepareContext& c) {
   ConvGeometry g = transposed_geometry(c, c.in(0).dims, c.in(1).dims, c.out(0).dims);
   bool has_bias = c.has_input(2);
+  bool is_float = c.in(0).dtype == DType::float32;
+  if (auto library = is_float && g.in_channels >= 8 ? DnnlConvBackwardData::make(g) : nullptr) {
+    std::size_t at = c.reserve(library->scratch_bytes());
+    return [=](const KernelArgs& args) {
+      library->run(args.in<float>(0), args.in<float>(1), args.out<float>(0), args.scratch + at);
+      if (has_bias) add_bias(g, args.in<float>(2), args.out<float>(0));
+    };
+  }
   Kernel kernel;
   visit_real(c.in(0).dtype, [&]<class T>() {
     kernel = [g, has_bias](const KernelArgs& args) {
@@ -118,6 +142,53 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+/// What to put around dY so that windows over it give X again: [begins, ends] of every axis, from run-time extents.
+Value* run_time_pads(GradientContext& g, const ConvForm& form) {
+  const std::size_t spatial = form.windows.size();
+  std::vector<std::int64_t> strides;
+  std::vector<std::int64_t> dilations;
+  for (const rules::Window& w : form.windows) {
+    strides.push_back(w.stride);
+    dilations.push_back(w.dilation);
+  }
+  std::vector<std::int64_t> extra = spatial_ints(g.node, "output_padding", spatial);
+  extra.resize(spatial, 0);
+  auto extents = [&](Value* v) { return g.slice(g.shape_of(v), 2, static_cast<std::int64_t>(spatial) + 2, 0); };
+  Value* one = g.b.integer(1);
+  Value* out = extents(g.dy());
+  Value* reach = g.add(g.mul(g.sub(extents(g.x(1)), one), g.b.ints(dilations)), one);
+  Value* full = g.add(g.mul(g.sub(extents(g.x(0)), one), g.b.ints(strides)), reach);
+  Value* total = g.op("Max", {g.sub(g.add(full, g.b.ints(extra)), out), g.b.integer(0)});
+  Value* half = g.div(total, g.b.integer(2));
+  Value* begin = g.node.attr_string("auto_pad", "NOTSET") == "SAME_UPPER" ? half : g.sub(total, half);
+  Value* none = g.b.ints({0, 0});
+  return g.concat({none, begin, none, g.sub(g.sub(full, out), begin)}, 0);
+}
+
+/// Padding follows from the output's extents instead of being given.
+bool pads_follow(const Node& node) {
+  std::string mode = node.attr_string("auto_pad", "NOTSET");
+  return mode == "SAME_UPPER" || mode == "SAME_LOWER" || !node.attr_ints("output_shape").empty();
+}
+
+/// The convolution of dY with the same weights gives dX; its weights' gradient is that of W.
+void gradient(GradientContext& g) {
+  Value* x = g.x(0);
+  Value* w = g.x(1);
+  Value* dy = g.dy();
+  g.rank(w);
+  ConvForm form = window_form(g, x, std::span(*w->type.shape).subspan(2));
+  if (pads_follow(g.node)) {
+    dy = g.op("Pad", {dy, run_time_pads(g, form)});
+    for (rules::Window& v : form.windows) v.pad_begin = v.pad_end = 0;
+  }
+  if (g.wants(x)) g.set(0, conv_forward(g, form, dy, w, x));
+  if (g.wants(w)) g.set(1, conv_weight_gradient(g, form, x, dy, w));
+  if (g.wants(2)) g.set(2, conv_bias_gradient(g, g.dy()));
+}
+
+void fused_gradient(GradientContext& g) { set_by_fused(g, "ConvTransposeGrad", {g.dy(), g.x(0), g.x(1)}, 3); }
+
 const Register conv_transpose{{.name = "ConvTranspose",
                                .since = 22,
                                .doc = "transposed convolution, with output_padding and output_shape",
@@ -125,25 +196,52 @@ const Register conv_transpose{{.name = "ConvTranspose",
                                .types = types::floats,
                                .infer = infer,
                                .prepare = prepare,
+                               .gradient = gradient,
+                               .fused_gradient = fused_gradient,
                                .half_through_float = true}};
 
 // ---- Gradient: inputs dY, X, W; outputs dX, dW, dB, each optional.
 
-Kernel prepare_gradient(PrepareContext& c) {
-  ConvGeometry g = transposed_geometry(c, c.in(1).dims, c.in(2).dims, c.in(0).dims);
+/// float32 by oneDNN where it has the case.
+Kernel library_gradient(PrepareContext& c, const ConvGeometry& g) {
   bool has_dx = c.has_output(0);
   bool has_dw = c.has_output(1);
   bool has_db = c.has_output(2);
-  Kernel kernel;
-  visit_real(c.in(0).dtype, [&]<class T>() {
-    kernel = [=](const KernelArgs& args) {
-      const T* dy = args.in<T>(0);
-      if (has_dx) convolve<T>(g, dy, args.in<T>(2), nullptr, args.out<T>(0));
-      if (has_dw) convolve_backward_weights<T>(g, dy, args.in<T>(1), args.out<T>(1));
-      if (has_db) sum_channels<T>(g.batch, g.groups * g.in_channels, g.in_size(), dy, args.out<T>(2));
-    };
-  });
-  return kernel;
+  bool is_empty = c.in(0).size() == 0 || c.in(1).size() == 0 || c.in(2).size() == 0;
+  std::shared_ptr<DnnlConv> forward = has_dx && !is_empty ? DnnlConv::make(g, {}) : nullptr;
+  auto weights = has_dw ? DnnlConvBackwardWeights::make(g, false) : nullptr;
+  std::size_t forward_at = c.reserve(forward != nullptr ? forward->scratch_bytes() : 0);
+  std::size_t weights_at = c.reserve(weights != nullptr ? weights->scratch_bytes() : 0);
+  return [=](const KernelArgs& args) {
+    const auto* dy = args.in<float>(0);
+    const auto* x = args.in<float>(1);
+    const auto* w = args.in<float>(2);
+    if (forward != nullptr) {
+      forward->run(dy, w, nullptr, args.out<float>(0), args.scratch + forward_at);
+    } else if (has_dx) {
+      convolve<float>(g, dy, w, nullptr, args.out<float>(0));
+    }
+    if (weights != nullptr) {
+      weights->run(dy, x, args.out<float>(1), nullptr, args.scratch + weights_at);
+    } else if (has_dw) {
+      convolve_backward_weights<float>(g, dy, x, args.out<float>(1));
+    }
+    if (has_db) sum_channels<float>(g.batch, g.groups * g.in_channels, g.in_size(), dy, args.out<float>(2));
+  };
+}
+
+Kernel prepare_gradient(PrepareContext& c) {
+  ConvGeometry g = transposed_geometry(c, c.in(1).dims, c.in(2).dims, c.in(0).dims);
+  if (c.in(0).dtype == DType::float32) return library_gradient(c, g);
+  bool has_dx = c.has_output(0);
+  bool has_dw = c.has_output(1);
+  bool has_db = c.has_output(2);
+  return [=](const KernelArgs& args) {
+    const auto* dy = args.in<double>(0);
+    if (has_dx) convolve<double>(g, dy, args.in<double>(2), nullptr, args.out<double>(0));
+    if (has_dw) convolve_backward_weights<double>(g, dy, args.in<double>(1), args.out<double>(1));
+    if (has_db) sum_channels<double>(g.batch, g.groups * g.in_channels, g.in_size(), dy, args.out<double>(2));
+  };
 }
 
 void infer_gradient(InferContext& c) {

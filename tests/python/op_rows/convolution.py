@@ -123,6 +123,8 @@ ROWS = [
             case((1, 2, 3, 3), (2, 2, 3, 3), auto_pad="VALID"),
             case((1, 2, 3, 2, 3), (2, 2, 3, 2, 3), (2,), strides=[1, 2, 2]),
             case((1, 16, 6, 6), (16, 8, 1, 1)),
+            case((2, 16, 5, 4), (16, 16, 3, 3), (16,), strides=[2, 2], pads=[1, 0, 1, 1], output_padding=[1, 1]),
+            case((1, 8, 4, 4), (8, 8, 3, 3), strides=[2, 2], output_shape=[9, 8]),
         ],
         dtypes=("float32", "float16", "bfloat16"),
         opset=(22, 11, 7),
@@ -275,6 +277,7 @@ ROWS = [
         [
             case((2, 4, 6, 7), (2, 3, 4, 5), (3, 4, 3, 3)),
             case((1, 4, 9, 8), (1, 4, 5, 3), (4, 2, 3, 2), group=2, strides=[2, 3], pads=[1, 0, 1, 0]),
+            case((2, 16, 9, 9), (2, 16, 5, 5), (16, 16, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]),
         ],
         dtypes=("float32", "float64"),
         domain="com.microsoft",
