@@ -101,16 +101,11 @@ void write_data(AtomicFile& file, const DataLayout& layout, const fs::path& old_
   if (in_use && comes_first) copy_range(file, old_data, *in_use);
 }
 
-void release(const fs::path& data, DataRange dead, DataRange live) noexcept {
+void release(const fs::path& data, DataRange dead) noexcept {
   const int descriptor = ::open(data.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor < 0) return;
-  if (dead.begin >= live.end) {
-    if (::ftruncate(descriptor, static_cast<off_t>(live.end)) != 0) { /* space is lost until the next save */
-    }
-  } else {
-    ::fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(dead.begin),
-                static_cast<off_t>(dead.end - dead.begin));
-  }
+  ::fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(dead.begin),
+              static_cast<off_t>(dead.end - dead.begin));
   ::close(descriptor);
 }
 

@@ -37,8 +37,9 @@ void place(DataLayout& layout, const std::optional<DataRange>& in_use);
 void write_data(AtomicFile& file, const DataLayout& layout, const std::filesystem::path& old_data,
                 const std::optional<DataRange>& in_use);
 
-/// Gives the space of `dead` back to the file system, if it can.
-void release(const std::filesystem::path& data, DataRange dead, DataRange live) noexcept;
+/// Gives the space of `dead` back to the file system, if it can. The file keeps its length: a reader that has it mapped
+/// would not survive its being cut.
+void release(const std::filesystem::path& data, DataRange dead) noexcept;
 
 /// Held while the files of one folder are replaced: two savers taking turns between each other's renames would leave
 /// one's checkpoint with the other's data.

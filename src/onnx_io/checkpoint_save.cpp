@@ -75,7 +75,7 @@ void save_with_data(const CheckpointState& state, const fs::path& file, bool wit
   data.finish();
   checkpoint.finish();
   data.publish();
-  if (checkpoint.publish() && in_use) release(data_file, *in_use, layout.range);
+  if (checkpoint.publish() && in_use) release(data_file, *in_use);
 }
 
 }  // namespace

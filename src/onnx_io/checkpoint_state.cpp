@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -30,11 +32,27 @@ void check_trainable_type(const std::string& name, DType dtype) {
 
 std::string describe(const Tensor& tensor) { return concat(name_of(tensor.dtype()), to_string(tensor.dims())); }
 
+std::pair<std::uint64_t, std::uint64_t> file_number(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
 }  // namespace
 
 CheckpointState CheckpointState::load(const std::filesystem::path& path) {
-  const auto file = onnx_io::MappedFile::open(path, concat("[checkpoint ", printable(path.string()), "] "));
-  return onnx_io::read_checkpoint(file->bytes(), path);
+  // While two files are read they may be replaced. A replaced checkpoint is another file; its number is not given away
+  // again while it is mapped.
+  for (int attempts = 100;; --attempts) {
+    const auto number = file_number(path);
+    const auto file = onnx_io::MappedFile::open(path, concat("[checkpoint ", printable(path.string()), "] "));
+    try {
+      CheckpointState state = onnx_io::read_checkpoint(file->bytes(), path);
+      if (!state.uses_external_data() || number == file_number(path) || attempts == 0) return state;
+    } catch (const InvalidInput&) {
+      if (number == file_number(path) || attempts == 0) throw;
+    }
+  }
 }
 
 CheckpointState CheckpointState::load(std::span<const std::byte> bytes) {
@@ -69,7 +87,8 @@ void CheckpointState::insert(Parameter parameter) {
 
 void CheckpointState::add_parameter(std::string name, Tensor tensor, bool requires_grad) {
   if (is_nominal_) fail("parameter ", printable(name), ": the state is nominal; use add_nominal, then complete");
-  insert({std::move(name), requires_grad, tensor.dtype(), tensor});
+  const DType dtype = tensor.dtype();
+  insert({std::move(name), requires_grad, dtype, std::move(tensor)});
 }
 
 void CheckpointState::add_nominal(std::string name, DType dtype, bool requires_grad) {
