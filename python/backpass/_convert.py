@@ -33,11 +33,18 @@ def to_engine(value: Any) -> Any:
         return value
     if isinstance(value, list):
         return [to_engine(item) for item in value]
+    if is_ort_value(value):
+        return to_engine(value.numpy())
     if isinstance(value, np.ndarray | np.generic):
         return _from_numpy(np.asarray(value))
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
     return _from_numpy(np.asarray(value))
+
+
+def is_ort_value(value: Any) -> bool:
+    """An OrtValue, onnxruntime's or Backpass's; without importing either."""
+    return hasattr(value, "ortvalue_from_numpy")
 
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> _core.Tensor:

@@ -48,6 +48,9 @@ class Tensor:
     def array(self) -> NDArray:
         """numpy view of the memory"""
 
+    def numpy(self) -> NDArray:
+        """the same as array()"""
+
     def bytes_array(self) -> NDArray:
         """the memory as uint8"""
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from backpass import _core
-from backpass._convert import to_engine, to_numpy
+from backpass._convert import is_ort_value, to_engine, to_numpy
 from backpass.profile import Profile
 
 Source = str | os.PathLike[str] | bytes
@@ -41,7 +41,8 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray[Any, Any]:
-        return to_numpy(self._state._core.parameter(self._name))
+        view: np.ndarray[Any, Any] = to_numpy(self._state._core.parameter(self._name))
+        return view
 
     @data.setter
     def data(self, value: np.ndarray[Any, Any]) -> None:
@@ -187,13 +188,13 @@ class Module:
     def __call__(self, *inputs: Any) -> Any:
         """One training step (forward, backward, accumulation) or evaluation, by the mode the module is in.
 
-        Inputs by position, as ``input_names()``; None leaves an optional one out. The result is an array, or a tuple.
+        Inputs by position, as ``input_names()``; None leaves an optional one out. The result is an array, or a tuple;
+        of tensors when all inputs are `Tensor`, of OrtValues when all are OrtValues.
         """
         run = self._session.train_step if self.training else self._session.eval_step
         results = run([to_engine(value) for value in inputs])
         given = [value for value in inputs if value is not None]
-        keeps_tensors = bool(given) and all(isinstance(value, _core.Tensor) for value in given)
-        converted = results if keeps_tensors else [to_numpy(value) for value in results]
+        converted = [_like(given, value) for value in results]
         return converted[0] if len(converted) == 1 else tuple(converted)
 
     def train(self, mode: bool = True) -> Module:
@@ -265,6 +266,14 @@ class LinearLRScheduler:
     def step(self) -> None:
         """To be called after each Optimizer.step()."""
         self._optimizer._module._session.scheduler_step()
+
+
+def _like(inputs: list[Any], result: _core.Tensor) -> Any:
+    if inputs and all(isinstance(value, _core.Tensor) for value in inputs):
+        return result
+    if inputs and all(is_ort_value(value) for value in inputs):
+        return type(inputs[0]).ortvalue_from_numpy(to_numpy(result))
+    return to_numpy(result)
 
 
 def _source(model: Source | None) -> Any:

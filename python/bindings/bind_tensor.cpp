@@ -79,6 +79,8 @@ void bind_tensor(nb::module_& m) {
       .def(
           "array", [](const Tensor& t) { return export_array<nb::numpy>(t, false); }, "numpy view of the memory")
       .def(
+          "numpy", [](const Tensor& t) { return export_array<nb::numpy>(t, false); }, "the same as array()")
+      .def(
           "bytes_array", [](const Tensor& t) { return export_array<nb::numpy>(t, true); }, "the memory as uint8")
       .def(
           "__dlpack__",

@@ -161,6 +161,59 @@ def test_documented_example_runs_as_written(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == files | {"model.onnx"}
 
 
+# What scripts for the training API do, in the words of its documentation.
+TRAINING = """
+    import numpy as np
+    import onnx
+    import onnxruntime
+    from onnxruntime import InferenceSession, OrtValue
+    from onnxruntime.training import artifacts
+    from onnxruntime.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+
+    artifacts.generate_artifacts(
+        onnx.load("model.onnx"), requires_grad=["w"], loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW, additional_output_names=["y"],
+    )
+    state = CheckpointState.load_checkpoint("checkpoint")
+    module = Module("training_model.onnx", state, "eval_model.onnx", device="cpu")
+    optimizer = Optimizer("optimizer_model.onnx", module)
+    scheduler = LinearLRScheduler(optimizer, 2, 30, 0.1)
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((16, 4)).astype(np.float32), rng.integers(0, 3, 16)
+    losses = []
+    for step in range(20):
+        module.train()
+        if step % 2:
+            loss, scores = module(x, labels)
+        else:
+            values = module(OrtValue.ortvalue_from_numpy(x), OrtValue.ortvalue_from_numpy(labels))
+            assert all(isinstance(value, OrtValue) for value in values)
+            loss = values[0].numpy()
+        losses.append(float(loss))
+        optimizer.step()
+        scheduler.step()
+        module.lazy_reset_grad()
+    module.eval()
+    losses.append(float(module(x, labels)[0]))
+    assert losses[-1] < losses[2] < losses[1], losses
+    flat = module.get_contiguous_parameters()
+    module.copy_buffer_to_parameters(OrtValue.ortvalue_from_numpy(flat.numpy().copy()), trainable_only=True)
+    CheckpointState.save_checkpoint(state, "trained", include_optimizer_state=True)
+    module.export_model_for_inferencing("inference.onnx", ["y"])
+    session = InferenceSession("inference.onnx", providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(scores, module(x, labels)[1], rtol=1e-5, atol=1e-6)
+    print(InferenceSession.__module__.split(".")[0])
+"""
+
+
+@pytest.mark.parametrize("runtime", [False, True])
+def test_training_script_runs_as_written(runtime: bool, tmp_path: Path) -> None:
+    save_model(tmp_path)
+    told = script(f"backpass.compat.install(runtime={runtime})\n" + textwrap.dedent(TRAINING), tmp_path)
+    assert told == ("backpass" if runtime else "onnxruntime")
+
+
 def test_uninstall(tmp_path: Path) -> None:
     told = script(
         """

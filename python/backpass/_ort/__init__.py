@@ -1,5 +1,6 @@
 """What ``onnxruntime`` holds after `backpass.compat.install(runtime=True)`, or where onnxruntime is not installed."""
 
+from backpass._core import set_seed
 from backpass._ort.options import ExecutionMode, GraphOptimizationLevel, ModelMetadata, RunOptions, SessionOptions
 from backpass._ort.session import PROVIDER, InferenceSession, IOBinding
 from backpass._ort.value import OrtValue
@@ -20,6 +21,7 @@ __all__ = [
     "get_device",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_seed",
 ]
 
 __version__ = "1.19.2"  # the interface that is offered: scripts compare it
