@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/attention_rule.hpp"
 #include "ops/op.hpp"
 #include "support/visit.hpp"
 
@@ -257,6 +258,7 @@ const Register attention_op{{.name = "Attention",
                              .types = types::floats,
                              .infer = infer,
                              .prepare = prepare,
+                             .gradient = attention_gradient,
                              .half_through_float = true}};
 
 }  // namespace

@@ -1,6 +1,11 @@
 // RotaryEmbedding: rotates pairs of features by angles that grow with the position.
+#include <limits>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "gradient/composite.hpp"
+#include "ops/attention_parts.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -118,6 +123,48 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// The operator written out, for derivatives by the caches.
+std::vector<Value*> write(Builder& b, const Node& node) {
+  const std::set<const Value*> nothing;
+  GradientContext g(b, node, {}, nothing);
+  Value* x = g.x(kX);
+  const bool is_packed = g.rank(x) == 3;
+  if (is_packed) x = attention_parts::split_last_axis(g, x, node.attr_int("num_heads"));
+  const std::int64_t part = node.attr_int("rotary_embedding_dim", 0);
+  Value* turned = part == 0 ? x : g.slice(x, 0, part, -1);
+  // Pairs along an axis of their own: [..., half, 2] or [..., 2, half].
+  const bool is_interleaved = node.attr_int("interleaved", 0) != 0;
+  Value* half = attention_parts::extent(g, g.x(kCos), -1);
+  std::vector<Value*> shape;
+  for (std::int64_t i = 0; i < 3; ++i) shape.push_back(attention_parts::extent(g, x, i));
+  shape.insert(shape.end(), {half, b.ints({2})});
+  if (!is_interleaved) std::swap(shape[3], shape[4]);
+  Value* pairs = g.reshape_to(turned, g.concat(shape, 0));
+  const std::int64_t axis = is_interleaved ? 4 : 3;
+  Value* first = g.gather(pairs, b.integer(0), axis);
+  Value* second = g.gather(pairs, b.integer(1), axis);
+  auto angles = [&](std::size_t i) {
+    Value* cache = g.has_input(kPositions) ? g.gather(g.x(i), g.x(kPositions), 0) : g.x(i);
+    return g.unsqueeze(cache, {is_packed ? 2 : 1});
+  };
+  Value* cos = angles(kCos);
+  Value* sin = angles(kSin);
+  Value* real = g.unsqueeze(g.sub(g.mul(cos, first), g.mul(sin, second)), {axis});
+  Value* imaginary = g.unsqueeze(g.add(g.mul(sin, first), g.mul(cos, second)), {axis});
+  Value* y = g.reshape_like(g.concat({real, imaginary}, axis), turned);
+  if (part != 0) y = g.concat({y, g.slice(x, part, std::numeric_limits<std::int64_t>::max(), -1)}, -1);
+  return {is_packed ? attention_parts::join_last_axes(g, y) : y};
+}
+
+/// Turned back by the same angles.
+void gradient(GradientContext& g) {
+  if (g.wants(kCos) || g.wants(kSin)) return composite_gradient(g, write);
+  const AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
+  std::vector<Value*> inputs{g.dy(), g.x(kCos), g.neg(g.x(kSin))};
+  if (g.has_input(kPositions)) inputs.push_back(g.x(kPositions));
+  g.set(kX, g.op("RotaryEmbedding", inputs, attributes));
+}
+
 const Register rotary_embedding{{.name = "RotaryEmbedding",
                                  .since = 23,
                                  .doc = "Rotates pairs of features by angles that grow with the position.",
@@ -125,6 +172,7 @@ const Register rotary_embedding{{.name = "RotaryEmbedding",
                                  .types = types::floats,
                                  .infer = infer,
                                  .prepare = prepare,
+                                 .gradient = gradient,
                                  .half_through_float = true}};
 
 }  // namespace

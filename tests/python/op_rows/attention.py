@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from op_case import FLOATS, REALS, Case, Row, case, data
+from op_oracle import from_torch
+from torch.nn import functional
 
 
 def heads(
@@ -42,6 +45,37 @@ def packed(
     )
 
 
+SEEN = np.array([[True, False, True, True], [False, False, True, False], [True] * 4])
+SMALL = [
+    heads(2, 4, 2, 3, 2, 2, v_size=3),
+    packed(1, 2, 1, 3, 4, 2, is_causal=1),
+    heads(1, 2, 2, 3, 4, 2, np.array([[True] * 4, [False] * 4, [True, False] * 2]), softcap=2.0),
+    heads(2, 2, 1, 3, 4, 2, (1, 2, 3, 4), left_window_size=1, right_window_size=1),
+    heads(1, 2, 2, 3, 4, 2, (3, 2)),
+    heads(2, 2, 1, 3, 4, 2, None, None, None, np.array([4, 2]), is_causal=1),
+    packed(2, 4, 2, 2, 3, 2, scale=0.4),
+    heads(1, 2, 2, 3, 4, 2, SEEN[:, :2]),
+    heads(1, 1, 1, 2, 2, 1),
+]
+ROTATED = [
+    case((2, 3, 4, 8), (9, 4), (9, 4), data(2, 4, dtype="int64", low=0, high=9)),
+    case((2, 4, 24), (2, 4, 4), (2, 4, 4), num_heads=3, interleaved=1),
+    case((1, 2, 3, 8), (5, 2), (5, 2), data(1, 3, dtype="int64", low=0, high=5), rotary_embedding_dim=4),
+]
+
+
+def in_torch(q: Any, k: Any, v: Any, mask: Any = None, is_causal: int = 0, scale: float | None = None) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        mask,
+        is_causal=bool(is_causal),
+        scale=None if scale is None else float(np.float32(scale)),
+        enable_gqa=True,
+    )
+
+
 PAST = [(2, 2, 37, 8), (2, 2, 37, 8)]
 
 ROWS = [
@@ -58,7 +92,22 @@ ROWS = [
             heads(2, 2, 1, 4, 9, 8, None, None, None, np.array([9, 3]), is_causal=1),
         ],
         dtypes=FLOATS,
+        grad=[0, 1, 2, 3],
+        grad_inputs=SMALL,
         bench=heads(4, 8, 8, 256, 256, 64),
+    ),
+    Row(
+        "Attention",
+        [
+            heads(2, 4, 2, 3, 5, 4, v_size=3),
+            heads(1, 2, 2, 4, 4, 3, is_causal=1),
+            heads(2, 2, 1, 3, 4, 2, (2, 1, 3, 4), scale=0.3),
+            heads(1, 2, 2, 3, 4, 2, SEEN),
+        ],
+        dtypes=REALS,
+        oracle=from_torch(in_torch),
+        grad=[0, 1, 2, 3],
+        name="Attention-torch",
     ),
     Row(
         "Attention",
@@ -69,17 +118,23 @@ ROWS = [
         dtypes=REALS,
         outputs=4,
         opset=(25, 24, 23),
+        grad=[0, 1, 2, 3, 4, 5],
+        grad_inputs=[
+            heads(
+                1, 4, 2, 2, 3, 2, (2, 5), (1, 2, 2, 2), (1, 2, 2, 2), qk_matmul_output_mode=mode, softcap=cap, **attrs
+            )
+            for mode, cap, attrs in [(0, 0.0, {}), (1, 3.0, {"is_causal": 1}), (2, 0.0, {}), (3, 2.0, {"is_causal": 1})]
+        ],
         name="Attention-cache",
     ),
     Row(
         "RotaryEmbedding",
-        [
-            case((2, 3, 4, 8), (9, 4), (9, 4), data(2, 4, dtype="int64", low=0, high=9)),
-            case((2, 4, 24), (2, 4, 4), (2, 4, 4), num_heads=3, interleaved=1),
-            case((1, 2, 3, 8), (5, 2), (5, 2), data(1, 3, dtype="int64", low=0, high=5), rotary_embedding_dim=4),
-        ],
+        ROTATED,
         dtypes=FLOATS,
+        grad=[0, 1, 2],
     ),
+    # Without derivatives by the caches there is a shorter way.
+    Row("RotaryEmbedding", ROTATED, dtypes=REALS, grad=[0], name="RotaryEmbedding-X"),
     Row(
         "LinearAttention",
         [
