@@ -1,8 +1,11 @@
 // CausalConvWithState: depthwise convolution over the past, carrying the last elements from call to call.
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 #include <string>
 
+#include "gradient/composite.hpp"
 #include "kernels/conv.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
@@ -95,6 +98,34 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+/// The operator written out: a window of the padded sequence per position, times the weights.
+std::vector<Value*> write(Builder& b, const Node& node) {
+  const std::set<const Value*> nothing;
+  GradientContext g(b, node, {}, nothing);
+  Value* x = g.x(kX);
+  Value* zero = b.integer(0);
+  Value* one = b.integer(1);
+  Value* kernel = g.extent(g.x(kW), 2);
+  Value* length = g.extent(x, 2);
+  Value* past = nullptr;
+  if (g.has_input(kPast)) {
+    past = g.x(kPast);
+  } else {
+    Value* carried = g.unsqueeze(g.sub(kernel, one), {0});
+    Value* rows = g.op("Shape", {x}, {{"start", std::int64_t{0}}, {"end", std::int64_t{2}}});
+    past = g.op("Expand", {g.zero(x), g.concat({rows, carried}, 0)});
+  }
+  Value* padded = g.concat({past, x}, 2);
+  Value* positions = g.add(g.unsqueeze(g.op("Range", {zero, length, one}), {1}), g.op("Range", {zero, kernel, one}));
+  Value* y = g.sum(g.mul(g.gather(padded, positions, 2), g.x(kW)), {-1}, false);
+  if (g.has_input(kBias)) y = g.add(y, g.unsqueeze(g.x(kBias), {1}));
+  if (node.attr_string("activation", "none") != "none") y = g.mul(y, g.op("Sigmoid", {y}));
+  Value* end = b.ints({std::numeric_limits<std::int64_t>::max()});
+  return {y, g.op("Slice", {padded, g.unsqueeze(length, {0}), end, b.ints({2})})};
+}
+
+void gradient(GradientContext& g) { composite_gradient(g, write); }
+
 const Register causal_conv{{.name = "CausalConvWithState",
                             .since = 27,
                             .doc = "depthwise convolution over the past with a carried state, optional SiLU",
@@ -103,6 +134,7 @@ const Register causal_conv{{.name = "CausalConvWithState",
                             .types = types::floats,
                             .infer = infer,
                             .prepare = prepare,
+                            .gradient = gradient,
                             .half_through_float = true}};
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/slices.hpp"
+#include "ops/flex_attention_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 #include "support/parallel.hpp"
@@ -131,7 +132,8 @@ const Register flex_attention{{.name = "FlexAttention",
                                .inputs = {3, 3},
                                .types = types::floats,
                                .infer = infer,
-                               .compute = compute}};
+                               .compute = compute,
+                               .gradient = flex_attention_gradient}};
 
 }  // namespace
 }  // namespace backpass

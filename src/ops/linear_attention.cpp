@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/linear_attention_rule.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -165,6 +166,7 @@ const Register linear_attention{{.name = "LinearAttention",
                                  .types = types::halves | DTypeSet{DType::float32},
                                  .infer = infer,
                                  .prepare = prepare,
+                                 .gradient = linear_attention_gradient,
                                  .half_through_float = true}};
 
 }  // namespace

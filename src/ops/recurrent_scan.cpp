@@ -1,9 +1,9 @@
 #include "ops/recurrent_scan.hpp"
 
-#include <memory>
+#include <string>
 #include <utility>
 
-#include "graph/infer.hpp"
+#include "gradient/scan_writer.hpp"
 #include "ops/recurrent.hpp"
 #include "ops/recurrent_cell.hpp"
 
@@ -11,34 +11,6 @@ namespace backpass {
 namespace {
 
 enum Input : std::size_t { kX, kW, kR, kB, kLengths, kInitialH, kInitialC, kP };
-
-/// The body of a Scan while it is being written.
-class Body {
- public:
-  explicit Body(const std::string& prefix) : b(*graph, nullptr, prefix) { graph->name = prefix; }
-
-  std::unique_ptr<Graph> graph = std::make_unique<Graph>();
-  Builder b;
-
-  Value* input(const char* name, const Type& type) {
-    graph->inputs.push_back(graph->add_value(name, type));
-    return graph->inputs.back();
-  }
-  Value* capture(const char* name, Value* outer) {
-    if (outer == nullptr) return nullptr;
-    Value* inner = graph->add_value(name, outer->type);
-    inner->constant = outer->constant;
-    graph->captures.push_back({outer, inner});
-    return inner;
-  }
-};
-
-/// One step of a sequence [steps, ...].
-Type step_type(const Value* sequence) {
-  Type type = sequence->type;
-  if (type.shape) type.shape->erase(type.shape->begin());
-  return type;
-}
 
 struct DirectionOutputs {
   Value *y, *h, *c;
@@ -119,12 +91,12 @@ class LayerWriter {
     std::vector<Value*> states, sequences;
   };
 
-  void write_body(Body& body, std::size_t d, const Reads& reads, Value* hidden_bias) {
+  void write_body(ScanBody& body, std::size_t d, const Reads& reads, Value* hidden_bias) {
     CellInputs in;
-    in.h = body.input("h", reads.states[0]->type);
-    if (kind_ == CellKind::lstm) in.c = body.input("c", reads.states[1]->type);
-    in.projected = body.input("projected", step_type(reads.sequences[0]));
-    Value* within = mask_ == nullptr ? nullptr : body.input("within", step_type(mask_));
+    in.h = body.state("h", reads.states[0]);
+    if (kind_ == CellKind::lstm) in.c = body.state("c", reads.states[1]);
+    in.projected = body.step_of("projected", reads.sequences[0]);
+    Value* within = mask_ == nullptr ? nullptr : body.step_of("within", mask_);
     in.recurrence = body.capture("recurrence", transpose(pick(node_.input(kR), d), {1, 0}));
     in.hidden_bias = body.capture("hidden_bias", hidden_bias);
     if (kind_ == CellKind::lstm && node_.input(kP) != nullptr) {
@@ -151,31 +123,11 @@ class LayerWriter {
     if (kind_ == CellKind::lstm) reads.states.push_back(initial_state(kInitialC, d));
     reads.sequences = {project(d, hidden_bias)};
     if (mask_ != nullptr) reads.sequences.push_back(mask_);
-    const std::string name = concat_text(node_.name, "_Grad/direction_", d);
-    Body body(name);
+    const std::string name = node_.name + "_Grad/direction_" + std::to_string(d);
+    ScanBody body(name);
     write_body(body, d, reads, hidden_bias);
-    std::vector<Value*> out = add_scan(name, std::move(body.graph), reads, specs_[d].reverse);
+    std::vector<Value*> out = add_scan(b_, name, std::move(body), reads.states, reads.sequences, specs_[d].reverse);
     return {out.back(), out[0], kind_ == CellKind::lstm ? out[1] : nullptr};
-  }
-
-  static std::string concat_text(const std::string& a, const char* text, std::size_t d) {
-    return a + text + std::to_string(d);
-  }
-
-  std::vector<Value*> add_scan(const std::string& name, std::unique_ptr<Graph> body, const Reads& reads, bool reverse) {
-    std::vector<Value*> inputs = reads.states;
-    inputs.insert(inputs.end(), reads.sequences.begin(), reads.sequences.end());
-    std::vector<Value*> outputs;
-    for (std::size_t k = 0; k < body->outputs.size(); ++k) outputs.push_back(b_.graph.add_value(name));
-    Node* scan = b_.graph.add_node("Scan", std::move(inputs), outputs, name);
-    const auto direction = static_cast<std::int64_t>(reverse);
-    scan->attributes.emplace("num_scan_inputs", static_cast<std::int64_t>(reads.sequences.size()));
-    scan->attributes.emplace("scan_input_directions", std::vector<std::int64_t>(reads.sequences.size(), direction));
-    scan->attributes.emplace("scan_output_directions", std::vector<std::int64_t>{direction});
-    body->parent = &b_.graph;
-    scan->subgraphs.emplace_back("body", std::move(body));
-    infer_node(b_.graph, *scan);
-    return outputs;
   }
 
   Builder& b_;

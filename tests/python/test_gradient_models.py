@@ -161,3 +161,26 @@ def test_determinant_of_a_singular_matrix() -> None:
     m = model("(double[3,3] x) => (double y) { y = Det(x) }")
     cofactors = [[3, -6, 3], [3, -6, 3], [-3, 6, -3]]
     np.testing.assert_allclose(gradients(m, {"x": x}, ["x"], {"y": np.float64(1)})[0], cofactors, atol=1e-12)
+
+
+FLEX = """<ir_version: 10, opset_import: ["": 24, "ai.onnx.preview": 1]>
+g (double[B,H,L,D] q, double[B,J,S,D] k, double[B,J,S,E] v, double[S] bias, double c) => (double[B,H,L,E] y) {
+  y = ai.onnx.preview.FlexAttention <
+    score_mod = m (double[B,H,L,S] s) => (double[B,H,L,S] t) { u = Add(s, bias)  t = Tanh(u) },
+    prob_mod = n (double[B,H,L,S] p) => (double[B,H,L,S] r) { r = Mul(p, c) }>(q, k, v) }"""
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (4, 2)])
+def test_flex_attention_with_bodies_that_capture(heads: tuple[int, int]) -> None:
+    m = parser.parse_model(FLEX)
+    q_heads, kv_heads = heads
+    shapes = {"q": (2, q_heads, 3, 2), "k": (2, kv_heads, 4, 2), "v": (2, kv_heads, 4, 5), "bias": (4,), "c": ()}
+    feeds = {name: normal(*shape) for name, shape in shapes.items()}
+    seed = normal(2, q_heads, 3, 5)
+    got = gradients(m, feeds, list(feeds), {"y": seed})
+    q, k, v, bias, c = (torch.tensor(feeds[name], requires_grad=True) for name in feeds)
+    keys, values = (t.repeat_interleave(q_heads // kv_heads, 1) for t in (k, v))
+    p = torch.softmax(torch.tanh(q @ keys.mT / 2**0.5 + bias), -1) * c
+    (p @ values).backward(torch.tensor(seed))
+    for one, want in zip(got, (q, k, v, bias, c), strict=True):
+        np.testing.assert_allclose(one, want.grad, rtol=1e-9, atol=1e-12)

@@ -174,5 +174,6 @@ ROWS = [
         ],
         dtypes=("float32", "float16", "bfloat16"),
         outputs=2,
+        grad=[0, 1, 2, 3, 4, 5],
     ),
 ]

@@ -256,6 +256,7 @@ ROWS = [
         ],
         dtypes=("float32", "float16", "bfloat16"),
         outputs=2,
+        grad=[0, 1, 2, 3],
         tol={"float32": (2e-5, 2e-6), "float16": (5e-3, 5e-3), "bfloat16": (5e-2, 5e-2)},
     ),
     Row(
