@@ -1,0 +1,236 @@
+"""Trains a small convolutional network on Fashion-MNIST, from artifacts, through the C++ engine.
+
+Builds the network as an ONNX model, generates the training artifacts, trains in a process of its own that is killed in
+the middle, resumes from its last checkpoint, evaluates, exports the inference model, has onnxruntime confirm it, and
+draws the course of loss and accuracy. Without Debian's package dataset-fashion-mnist it takes the handwritten digits
+of scikit-learn instead.
+
+python examples/fashion.py [--folder run] [--epochs 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import backpass
+import numpy as np
+import onnx
+from backpass import artifacts
+from backpass.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+from fashion_picture import draw
+from onnx import helper, numpy_helper
+
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+BATCH = 64
+RATE = 2e-3
+SAVE_EVERY = 100
+GOAL = {"Fashion-MNIST": 0.88, "digits": 0.95}
+
+
+@dataclass(frozen=True)
+class Data:
+    name: str
+    images: np.ndarray  # [n, 1, height, width], float32
+    labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """A function of the step alone, so that a resumed run sees what it would have seen."""
+        per_epoch = len(self.labels) // BATCH
+        order = np.random.default_rng(step // per_epoch).permutation(len(self.labels))
+        chosen = order[step % per_epoch * BATCH :][:BATCH]
+        return self.images[chosen], self.labels[chosen]
+
+
+def load_data() -> Data:
+    def read(name: str, header: int) -> np.ndarray:
+        return np.frombuffer(gzip.open(DEBIAN / name).read(), np.uint8, offset=header)
+
+    if DEBIAN.exists():
+        images, test_images = (
+            read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).astype(np.float32) / 255 - 0.286
+            for part in ("train", "t10k")
+        )
+        labels, test_labels = (read(f"{part}-labels-idx1-ubyte.gz", 8).astype(np.int64) for part in ("train", "t10k"))
+        return Data("Fashion-MNIST", images, labels, test_images, test_labels)
+    from sklearn.datasets import load_digits
+
+    print(f"no {DEBIAN} (apt install dataset-fashion-mnist): taking scikit-learn's digits instead")
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.kron(pixels.reshape(-1, 1, 8, 8) / 16, np.ones((3, 3))).astype(np.float32)
+    images = np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2)))
+    return Data("digits", images[:1500], labels[:1500], images[1500:], labels[1500:])
+
+
+# ---- The network: two convolutions with pooling, two linear layers. The batch size stays open.
+def make_model() -> onnx.ModelProto:
+    rng = np.random.default_rng(7)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        spread = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 1 else 0
+        return numpy_helper.from_array((rng.standard_normal(shape) * spread).astype(np.float32), name)
+
+    weights = [
+        weight("conv1.weight", 16, 1, 3, 3), weight("conv1.bias", 16),
+        weight("conv2.weight", 32, 16, 3, 3), weight("conv2.bias", 32),
+        weight("fc1.weight", 128, 32 * 7 * 7), weight("fc1.bias", 128),
+        weight("fc2.weight", 10, 128), weight("fc2.bias", 10),
+    ]  # fmt: skip
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["image", "conv1.weight", "conv1.bias"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"], "relu1"),
+        node("MaxPool", ["r1"], ["p1"], "pool1", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p1", "conv2.weight", "conv2.bias"], ["c2"], "conv2", pads=[1, 1, 1, 1]),
+        node("Relu", ["c2"], ["r2"], "relu2"),
+        node("MaxPool", ["r2"], ["p2"], "pool2", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["p2"], ["f"], "flatten"),
+        node("Gemm", ["f", "fc1.weight", "fc1.bias"], ["h"], "fc1", transB=1),
+        node("Relu", ["h"], ["r3"], "relu3"),
+        node("Gemm", ["r3", "fc2.weight", "fc2.bias"], ["scores"], "fc2", transB=1),
+    ]
+    image = helper.make_tensor_value_info("image", 1, ["batch", 1, 28, 28])
+    scores = helper.make_tensor_value_info("scores", 1, ["batch", 10])
+    graph = helper.make_graph(nodes, "fashion", [image], [scores], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+# ---- Training. A run is its folder: whoever starts it goes on from the last checkpoint.
+class Run:
+    def __init__(self, folder: Path, data: Data, steps: int) -> None:
+        self.folder, self.data, self.steps = folder, data, steps
+        self.state = CheckpointState.load_checkpoint(folder / "checkpoint")
+        self.module = Module(folder / "training_model.onnx", self.state, folder / "eval_model.onnx")
+        self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
+        self.step = int(self.state.properties["step"]) if "step" in self.state.properties else 0
+        self.scheduler = LinearLRScheduler(self.optimizer, steps // 20, steps, RATE)  # knows the optimizer's steps
+        self.log: list[tuple[int, float]] = []
+
+    def train(self, report: bool) -> None:
+        started, first = time.perf_counter(), self.step
+        while self.step < self.steps:
+            loss = float(self.module(*self.data.batch(self.step)))
+            self.optimizer.step()
+            self.scheduler.step()
+            self.module.lazy_reset_grad()
+            self.step += 1
+            self.log.append((self.step, loss))
+            if self.step % SAVE_EVERY == 0:
+                self.save()
+            if report and (self.step % 20 == 0 or self.step == self.steps):
+                per_step = (time.perf_counter() - started) / (self.step - first)
+                bar = "#" * (30 * self.step // self.steps)
+                mean = np.mean([value for _, value in self.log[-50:]])
+                print(
+                    f"\r[{bar:30}] step {self.step}/{self.steps}  loss {mean:.3f}  {1000 * per_step:.1f} ms/step",
+                    end="",
+                    flush=True,
+                )
+        if report:
+            print()
+        self.save()
+
+    def save(self) -> None:
+        self.state.properties["step"] = self.step
+        CheckpointState.save_checkpoint(self.state, self.folder / "checkpoint", include_optimizer_state=True)
+        with open(self.folder / "log.jsonl", "a") as log:
+            log.writelines(json.dumps(entry) + "\n" for entry in self.log)
+        self.log.clear()
+
+    def accuracy(self) -> float:
+        self.module.eval()
+        right = 0
+        for at in range(0, len(self.data.test_labels), 500):
+            labels = self.data.test_labels[at : at + 500]
+            _, scores = self.module(self.data.test_images[at : at + 500], labels)
+            right += int((scores.argmax(1) == labels).sum())
+        self.module.train()
+        return right / len(self.data.test_labels)
+
+
+def train_and_kill(folder: Path, steps: int, kill_at: int) -> None:
+    """Trains in another process and kills it, without warning, once it has saved step `kill_at`."""
+    worker = subprocess.Popen([sys.executable, __file__, "--folder", str(folder), "--worker", str(steps)])
+    while worker.poll() is None and saved_step(folder) < kill_at:
+        time.sleep(0.05)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    print(f"killed in the middle; the checkpoint is that of step {saved_step(folder)}")
+
+
+def saved_step(folder: Path) -> int:
+    properties = CheckpointState.load_checkpoint(folder / "checkpoint").properties
+    return int(properties["step"]) if "step" in properties else 0
+
+
+def confirm(run: Run, path: Path) -> None:
+    import onnxruntime
+
+    run.module.export_model_for_inferencing(path, ["scores"])
+    images = run.data.test_images[:256]
+    (theirs,) = onnxruntime.InferenceSession(str(path)).run(None, {"image": images})
+    _, ours = run.module.eval()(images, run.data.test_labels[:256])
+    difference = float(np.abs(theirs - ours).max())
+    print(f"exported {path.name}; onnxruntime's scores differ by at most {difference:.1e}")
+    if difference > 1e-3:
+        sys.exit("the exported model does not give the same scores")
+
+
+def main(folder: Path, epochs: int) -> None:
+    began = time.perf_counter()
+    data = load_data()
+    steps = epochs * (len(data.labels) // BATCH)
+    if data.name == "digits":
+        steps = max(steps, 400)
+    model = make_model()
+    trainable = [tensor.name for tensor in model.graph.initializer]
+    print(f"{data.name}: {len(data.labels)} images; network: {backpass.check(model, trainable=trainable)}")
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=trainable,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=folder,
+        additional_output_names=["scores"],
+    )
+    print("artifacts:", ", ".join(sorted(p.name for p in folder.iterdir())))
+    train_and_kill(folder, steps, kill_at=min(200, steps // 3))
+    run = Run(folder, data, steps)
+    print(f"resuming at step {run.step}; a training step needs {run.module.plan(*data.batch(0)).peak_bytes:,} bytes")
+    run.train(report=True)
+    accuracy = run.accuracy()
+    confirm(run, folder / "inference.onnx")
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    draw(folder / "course.svg", log, accuracy, data.name)
+    print(
+        f"test accuracy {100 * accuracy:.2f} %; picture in {folder / 'course.svg'}; {time.perf_counter() - began:.0f} s"
+    )
+    if accuracy < GOAL[data.name]:
+        sys.exit(f"expected at least {100 * GOAL[data.name]:.0f} %")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where everything is written (default: a temporary one)")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        Run(options.folder, load_data(), options.worker).train(report=False)
+    elif options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        main(options.folder, options.epochs)
+    else:
+        main(Path(tempfile.mkdtemp(prefix="backpass-demo-")), options.epochs)
