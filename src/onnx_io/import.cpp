@@ -82,6 +82,7 @@ class Importer {
     add_initializers(proto, scope);
     for (const ValueInfoProto& info : proto.input) add_input(info, scope);
     add_nodes(proto.node, scope);
+    for (const ValueInfoProto& info : proto.value_info) believe(info, scope);
     for (const ValueInfoProto& info : proto.output) {
       Value* v = scope.find(info.name);
       if (v == nullptr) {
@@ -123,6 +124,15 @@ class Importer {
     if (!scope.define(info.name, v)) {
       session_.note(Problem::Kind::invalid, concat("graph input '", info.name, "' is declared twice"));
     }
+  }
+
+  /// Declared types of inner values are not needed, but for the operators whose inputs do not tell how large the output
+  /// is. Their kernels check whatever the file says.
+  void believe(const ValueInfoProto& info, const Scope& scope) {
+    Value* v = scope.find_local(info.name);
+    if (v == nullptr || v->producer == nullptr || v->type.kind != Type::Kind::unknown) return;
+    const std::string& op = v->producer->op;
+    if (op == "MaxPoolGrad" || op == "AveragePoolGrad") v->type = to_type(info.type, info.name);
   }
 
   void define_outputs(const NodeProto& node, Scope& scope) {

@@ -48,7 +48,11 @@ class SGDOptimizer(_OptimizerBase):
 
 
 class AdamWOptimizer(_OptimizerBase):
-    """Adam with decoupled weight decay, which is applied after the step."""
+    """Adam with decoupled weight decay.
+
+    ``adam_mode`` 1, ONNX Runtime's: epsilon is added before the second moment is corrected, and decay comes after the
+    step. 0, torch's: the other way round.
+    """
 
     def __init__(
         self,
@@ -56,10 +60,13 @@ class AdamWOptimizer(_OptimizerBase):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float | None = 1e-6,
         weight_decay: float | None = 0.0,
+        adam_mode: int = 1,
     ) -> None:
         super().__init__()
+        if adam_mode not in (0, 1):
+            raise InvalidInput(f"adam_mode: got {adam_mode}, expected 0 or 1")
         self._attributes = {
-            "adam_mode": 1,
+            "adam_mode": adam_mode,
             "alpha": float(betas[0]),
             "beta": float(betas[1]),
             "correct_bias": int(bool(bias_correction)),
@@ -110,7 +117,10 @@ class _Optimizer(ForwardBlock):
 
 
 class AdamW(_Optimizer):
-    """The model of AdamW over all trained parameters. ``clip_grad`` is a `ClipGradNorm`, or its number."""
+    """The model of AdamW over all trained parameters. ``clip_grad`` is a `ClipGradNorm`, or its number.
+
+    ``adam_mode`` as for `AdamWOptimizer`: 0 is torch's arithmetic.
+    """
 
     _moments = ("first_order_moments", "second_order_moments")
 
@@ -121,9 +131,10 @@ class AdamW(_Optimizer):
         eps: float | None = 1e-6,
         weight_decay: float | None = 0.0,
         clip_grad: blocks.Block | float | None = None,
+        adam_mode: int = 1,
     ) -> None:
         super().__init__(clip_grad)
-        self._optimizer = AdamWOptimizer(bias_correction, betas, eps, weight_decay)
+        self._optimizer = AdamWOptimizer(bias_correction, betas, eps, weight_decay, adam_mode)
 
     def _update(self, gradients: str) -> str:
         flag: str = self._optimizer("learning_rate", "step", "params", gradients, *self._moments)
