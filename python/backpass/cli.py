@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError
 
 import backpass
 from backpass import _core, artifacts
@@ -21,13 +24,16 @@ _FLOATS = {
     onnx.TensorProto.BFLOAT16,
 }
 
+# What is wrong with a model or an argument; anything else is a mistake in Backpass, and shows where.
+_FAILURES = (backpass.Error, OSError, TypeError, DecodeError, ValidationError, InferenceError)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the status for the shell."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
-    except (backpass.Error, OSError, TypeError) as error:
+    except _FAILURES as error:
         print(f"backpass: {error}", file=sys.stderr)
         return 1
     return 0

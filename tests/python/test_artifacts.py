@@ -13,7 +13,7 @@ import backpass
 import numpy as np
 import onnx
 import pytest
-from backpass import _staging, _weights, artifacts, onnxblock
+from backpass import _staging, _weights, artifacts, cli, onnxblock
 from backpass.artifacts import LossType, OptimType, generate_artifacts
 from onnx import numpy_helper, parser
 
@@ -240,6 +240,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"source": 5}, RuntimeError, "model: got int"),
     ({"source": "nowhere.onnx"}, FileNotFoundError, "nowhere.onnx"),
     ({"requires_grad": ["unused_by_trainin"]}, RuntimeError, "; close to it: unused_by_training"),
+    ({"requires_grad": ["h"]}, RuntimeError, "'h': got the output of Gemm '', expected an initializer or an input"),
     ({"requires_grad": "w1"}, RuntimeError, "requires_grad: got 'w1', expected a list"),
     ({"frozen_params": ["b"]}, RuntimeError, "'b'"),
     ({"frozen_params": ["w1", "b1"]}, RuntimeError, "in frozen_params: w1"),
@@ -336,3 +337,13 @@ def test_command_line(tmp_path: Path) -> None:
         assert failed.stderr.startswith("backpass: ")
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
+
+
+def test_command_line_on_files_that_are_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "junk.onnx").write_bytes(b"\xff\xfejunk")
+    broken = model("y = NoSuchOperator(x)")
+    onnx.save(broken, tmp_path / "broken.onnx")
+    for name in ("junk.onnx", "broken.onnx", "missing.onnx"):
+        assert cli.main(["artifacts", str(tmp_path / name), "--loss", "MSELoss", "--out", str(tmp_path)]) == 1
+        assert capsys.readouterr().err.startswith("backpass: ")
+    assert files(tmp_path) == {"junk.onnx", "broken.onnx"}

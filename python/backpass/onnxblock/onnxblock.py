@@ -100,6 +100,17 @@ def _split(model: onnx.ModelProto, trained: list[str], frozen: list[str]) -> Par
     known = {info.name for info in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
     for name in (*trained, *frozen):
         if name not in known:
-            raise graph_utils.unknown(model, name)
+            raise _not_a_parameter(model, name)
     initializers = list(model.graph.initializer)
     return [t for t in initializers if t.name in trained], [t for t in initializers if t.name in frozen]
+
+
+def _not_a_parameter(model: onnx.ModelProto, name: str) -> InvalidInput:
+    for node in model.graph.node:
+        if name in node.output:
+            advice = "make it an initializer" if node.op_type == "Constant" else "name what it is computed from"
+            return InvalidInput(
+                f"parameter {name!r}: got the output of {node.op_type} {node.name!r}, "
+                f"expected an initializer or an input; {advice}"
+            )
+    return graph_utils.unknown(model, name)
