@@ -1,30 +1,19 @@
 #include "kernels/blocked_conv.hpp"
 
-#include <map>
-#include <mutex>
-#include <tuple>
-
 #include "kernels/blocked_conv_parts.hpp"
 #include "kernels/conv_tiles.hpp"
+#include "kernels/pack_cache.hpp"
 
 namespace backpass {
 
 std::shared_ptr<const Tensor> shared_pack(const Tensor& weights, std::int64_t groups, std::int64_t form,
                                           const std::function<Tensor()>& pack) {
-  struct Kept {
-    Tensor source;  // keeps its address, the key, from meaning other weights
-    Tensor packed;
-  };
-  static std::mutex mutex;
-  static std::map<std::tuple<const void*, std::int64_t, std::int64_t>, std::weak_ptr<const Tensor>> known;
-  std::lock_guard lock(mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  auto& entry = known[{weights.data(), groups, form}];
-  if (auto packed = entry.lock()) return packed;
-  auto kept = std::make_shared<const Kept>(Kept{weights, pack()});
-  std::shared_ptr<const Tensor> packed(kept, &kept->packed);
-  entry = packed;
-  return packed;
+  static PackCache<Tensor, std::int64_t, std::int64_t> cache;
+  return cache.get(weights, weights.data(), groups, form, [&] {
+    Tensor packed = pack();
+    release_mapped_pages(weights.data(), weights.bytes());
+    return packed;
+  });
 }
 
 std::shared_ptr<const BlockedConv> BlockedConv::make(const ConvGeometry& g, const BlockedConvOptions& o,

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/blocked_conv_parts.hpp"
+#include "kernels/conv_pixels.hpp"
 #include "kernels/conv_tiles.hpp"
 #include "support/parallel.hpp"
 
@@ -97,47 +98,6 @@ Tensor packed_weights(const ConvGeometry& g, const Order& o, const Panels& p, co
   return result;
 }
 
-/// Where each pixel's window begins, and which of its positions lie inside the image.
-struct Pixels {
-  std::vector<std::int64_t> start;    ///< empty: pixels follow each other as they do in the output
-  std::vector<std::uint64_t> inside;  ///< empty: all of them, always
-  std::uint64_t all = 0;
-
-  Pixels(const ConvGeometry& g, std::int64_t row_elements, std::int64_t unit, bool padded) {
-    if (g.is_pointwise() && !padded) return;
-    std::int64_t count = g.kernel_size();
-    all = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
-    std::vector<std::uint64_t> rows = inside_axis(g, 0, padded);
-    std::vector<std::uint64_t> cols = inside_axis(g, 1, padded);
-    bool border = std::any_of(rows.begin(), rows.end(), [&](auto m) { return m != all; }) ||
-                  std::any_of(cols.begin(), cols.end(), [&](auto m) { return m != all; });
-    start.reserve(static_cast<std::size_t>(g.out_size()));
-    if (border) inside.reserve(start.capacity());
-    for (std::int64_t i = 0; i < g.out[0]; ++i) {
-      std::int64_t row = i * g.stride[0] - (padded ? 0 : g.pad_begin[0]);
-      for (std::int64_t j = 0; j < g.out[1]; ++j) {
-        std::int64_t col = j * g.stride[1] - (padded ? 0 : g.pad_begin[1]);
-        start.push_back(row * row_elements + col * unit);
-        if (border) inside.push_back(rows[static_cast<std::size_t>(i)] & cols[static_cast<std::size_t>(j)]);
-      }
-    }
-  }
-
- private:
-  /// Per output position along one axis: the kernel positions that lie inside along that axis.
-  std::vector<std::uint64_t> inside_axis(const ConvGeometry& g, std::size_t axis, bool padded) const {
-    std::vector<std::uint64_t> masks(static_cast<std::size_t>(g.out[axis]), padded ? all : 0);
-    for (std::int64_t o = 0; !padded && o < g.out[axis]; ++o) {
-      for (std::int64_t i = 0; i < g.kernel_size(); ++i) {
-        std::int64_t k = axis == 0 ? i / g.kernel[1] : i % g.kernel[1];
-        std::int64_t at = o * g.stride[axis] - g.pad_begin[axis] + k * g.dilation[axis];
-        if (at >= 0 && at < g.in[axis]) masks[static_cast<std::size_t>(o)] |= std::uint64_t{1} << i;
-      }
-    }
-    return masks;
-  }
-};
-
 class Dense : public BlockedConv {
  public:
   Dense(const ConvGeometry& g, const BlockedConvOptions& o, const Tensor& weights)
@@ -149,7 +109,7 @@ class Dense : public BlockedConv {
         end_(o.activation),
         panels_{conv_tile_kernels().lanes, g.out_channels / conv_tile_kernels().lanes},
         order_(padded_ ? plain_order(g, height_, width_) : blocked_order(g, b_)),
-        pixels_(g, padded_ ? width_ : width_ * b_, padded_ ? 1 : b_, padded_) {
+        pixels_(shared_pixels(g, padded_ ? width_ : width_ * b_, padded_ ? 1 : b_, padded_)) {
     std::int64_t positions = static_cast<std::int64_t>(order_.offset.size());
     std::int64_t block_bytes = positions * order_.run * 2 * panels_.lanes * static_cast<std::int64_t>(sizeof(float));
     std::int64_t chunks = ceil_of(order_.blocks * block_bytes, kChunkBytes);
@@ -205,9 +165,9 @@ class Dense : public BlockedConv {
     ConvTiles t;
     t.x = x + image_group * g_.in_channels * height_ * width_;
     t.pixel_step = b_;
-    t.pixel = pixels_.start.empty() ? nullptr : pixels_.start.data();
-    t.inside = pixels_.inside.empty() ? nullptr : pixels_.inside.data();
-    t.all_inside = pixels_.all;
+    t.pixel = pixels_->start.empty() ? nullptr : pixels_->start.data();
+    t.inside = pixels_->inside.empty() ? nullptr : pixels_->inside.data();
+    t.all_inside = pixels_->all;
     t.run = order_.run;
     t.position_offset = order_.offset.data();
     t.positions = static_cast<std::int64_t>(order_.offset.size());
@@ -250,7 +210,7 @@ class Dense : public BlockedConv {
   ConvEnd end_;
   Panels panels_;
   Order order_;
-  Pixels pixels_;
+  std::shared_ptr<const ConvPixels> pixels_;
   std::shared_ptr<const Tensor> weights_;
   std::int64_t blocks_ = 1;  ///< of pixels
 };

@@ -3,11 +3,9 @@
 #include <dnnl.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <tuple>
 
 #include "kernels/gemm_simd.hpp"
+#include "kernels/pack_cache.hpp"
 #include "kernels/thread_buffer.hpp"
 #include "support/parallel.hpp"
 
@@ -140,7 +138,10 @@ void pack_all(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   std::int64_t panels = (n + kernels.panel - 1) / kernels.panel;
   std::int64_t padded_n = panels * kernels.panel;
-  parallel_for(panels, grain_for(k * kernels.panel), [&](std::int64_t begin, std::int64_t end) {
+  // Some panels at a time: what they read of a row is then more than one cache line.
+  constexpr std::int64_t kPanelsAtOnce = 8;
+  const std::int64_t grain = std::max(std::min(kPanelsAtOnce, panels / 8), grain_for(k * kernels.panel));
+  parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t j0 = begin * kernels.panel;
     std::int64_t cols = std::min(n, end * kernels.panel) - j0;
     for (std::int64_t p = 0; p < k; p += kDepth) {
@@ -227,31 +228,22 @@ void PackedMatrix<T>::multiply(bool trans_a, std::int64_t m, T alpha, const T* a
 
 template <class T>
 std::shared_ptr<const PackedMatrix<T>> shared_packed(const Tensor& constant, bool transposed, std::int64_t k,
-                                                     std::int64_t n) {
-  using Key = std::tuple<const void*, bool, std::int64_t, std::int64_t>;
-  static std::mutex mutex;
-  static std::map<Key, std::weak_ptr<const PackedMatrix<T>>> known;
-  std::lock_guard lock(mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  auto& entry = known[{constant.data(), transposed, k, n}];
-  if (auto packed = entry.lock()) return packed;
-  // Holding on to the source keeps its address, the key, from meaning another matrix.
-  struct Kept {
-    Tensor source;
-    PackedMatrix<T> packed;
-  };
-  auto kept = std::make_shared<const Kept>(
-      Kept{constant, PackedMatrix<T>(transposed, k, n, constant.as<T>(), transposed ? k : n)});
-  std::shared_ptr<const PackedMatrix<T>> packed(kept, &kept->packed);
-  entry = packed;
-  return packed;
+                                                     std::int64_t n, std::int64_t offset) {
+  static PackCache<PackedMatrix<T>, bool, std::int64_t, std::int64_t> cache;
+  const T* b = constant.as<T>() + offset;
+  return cache.get(constant, b, transposed, k, n, [&] {
+    PackedMatrix<T> packed(transposed, k, n, b, transposed ? k : n);
+    release_mapped_pages(b, static_cast<std::size_t>(k * n) * sizeof(T));
+    return packed;
+  });
 }
 
-#define BACKPASS_INSTANTIATE(T)                                                                                    \
-  template void gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, T, const T*, std::int64_t, const T*, \
-                        std::int64_t, T, T*, std::int64_t, const Epilogue<T>&);                                    \
-  template class PackedMatrix<T>;                                                                                  \
-  template std::shared_ptr<const PackedMatrix<T>> shared_packed<T>(const Tensor&, bool, std::int64_t, std::int64_t);
+#define BACKPASS_INSTANTIATE(T)                                                                                     \
+  template void gemm<T>(bool, bool, std::int64_t, std::int64_t, std::int64_t, T, const T*, std::int64_t, const T*,  \
+                        std::int64_t, T, T*, std::int64_t, const Epilogue<T>&);                                     \
+  template class PackedMatrix<T>;                                                                                   \
+  template std::shared_ptr<const PackedMatrix<T>> shared_packed<T>(const Tensor&, bool, std::int64_t, std::int64_t, \
+                                                                   std::int64_t);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)
 #undef BACKPASS_INSTANTIATE

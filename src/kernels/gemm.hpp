@@ -52,10 +52,10 @@ class PackedMatrix {
 };
 
 /// The packed form of a constant [k, n] matrix ([n, k] when `transposed`), shared by everyone who asks for the same one
-/// while any of them is alive.
+/// while any of them is alive. The matrix begins `offset` elements into the tensor.
 template <class T>
 std::shared_ptr<const PackedMatrix<T>> shared_packed(const Tensor& constant, bool transposed, std::int64_t k,
-                                                     std::int64_t n);
+                                                     std::int64_t n, std::int64_t offset = 0);
 
 /// Many products of one size over batch axes; operands advance by their own strides (0: the same matrix again).
 struct GemmBatch {

@@ -117,25 +117,54 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::i
   }
 }
 
+/// Eight columns at a time keep both the reads and the writes within a few cache lines.
+template <class T>
+void pack_transposed(std::int64_t k, std::int64_t cols, const T* b, std::int64_t ldb, T* out, std::int64_t panel) {
+  for (std::int64_t p0 = 0; p0 < k; p0 += 8) {
+    const std::int64_t p1 = std::min(k, p0 + 8);
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const T* from = b + c * ldb;
+      for (std::int64_t p = p0; p < p1; ++p) out[p * panel + c] = from[p];
+    }
+  }
+}
+
+/// Row by row, so that neighbours in memory are read together.
+template <class T>
+void pack_whole_panels(std::int64_t k, std::int64_t panels, const T* b, std::int64_t ldb, T* out,
+                       std::int64_t out_stride) {
+  const Tag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t p = 0; p < k; ++p) {
+    const T* from = b + p * ldb;
+    T* to = out + p * 2 * lanes;
+    for (std::int64_t i = 0; i < panels; ++i, from += 2 * lanes, to += out_stride) {
+      hn::StoreU(hn::LoadU(d, from), d, to);
+      hn::StoreU(hn::LoadU(d, from + lanes), d, to + lanes);
+    }
+  }
+}
+
 template <class T>
 void pack(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out,
           std::int64_t out_stride) {
   const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>()));
-  for (std::int64_t j = 0; j < n; j += panel, out += out_stride) {
-    const std::int64_t cols = std::min(panel, n - j);
-    if (cols < panel) std::fill_n(out, k * panel, T(0));
-    if (transposed) {
-      // Eight columns at a time keep both the reads and the writes within a few cache lines.
-      for (std::int64_t p0 = 0; p0 < k; p0 += 8) {
-        const std::int64_t p1 = std::min(k, p0 + 8);
-        for (std::int64_t c = 0; c < cols; ++c) {
-          const T* from = b + (j + c) * ldb;
-          for (std::int64_t p = p0; p < p1; ++p) out[p * panel + c] = from[p];
-        }
-      }
-    } else {
-      for (std::int64_t p = 0; p < k; ++p) std::copy_n(b + p * ldb + j, cols, out + p * panel);
+  const std::int64_t whole = n / panel;
+  const std::int64_t cols = n % panel;
+  if (transposed) {
+    for (std::int64_t i = 0; i < whole; ++i) {
+      pack_transposed(k, panel, b + i * panel * ldb, ldb, out + i * out_stride, panel);
     }
+  } else {
+    pack_whole_panels(k, whole, b, ldb, out, out_stride);
+  }
+  if (cols == 0) return;
+  out += whole * out_stride;
+  std::fill_n(out, k * panel, T(0));
+  if (transposed) {
+    pack_transposed(k, cols, b + whole * panel * ldb, ldb, out, panel);
+  } else {
+    for (std::int64_t p = 0; p < k; ++p) std::copy_n(b + p * ldb + whole * panel, cols, out + p * panel);
   }
 }
 

@@ -236,13 +236,29 @@ class Direction {
 
 }  // namespace
 
-template <class T>
-PackedRecurrence<T> pack_recurrence(const CellSpec& spec, std::int64_t hidden, const T* r) {
-  auto pack = [&](std::int64_t first, std::int64_t gates) {
-    return std::make_shared<const PackedMatrix<T>>(true, hidden, gates * hidden, r + first * hidden * hidden, hidden);
-  };
+namespace {
+
+/// `pack(first gate, gates)` for each product a step takes.
+template <class T, class Pack>
+PackedRecurrence<T> packed_parts(const CellSpec& spec, const Pack& pack) {
   if (spec.kind == CellKind::gru && !spec.linear_before_reset) return {pack(0, 2), pack(2, 1)};
   return {pack(0, gate_count(spec.kind)), nullptr};
+}
+
+}  // namespace
+
+template <class T>
+PackedRecurrence<T> pack_recurrence(const CellSpec& spec, std::int64_t hidden, const T* r) {
+  return packed_parts<T>(spec, [&](std::int64_t first, std::int64_t gates) {
+    return std::make_shared<const PackedMatrix<T>>(true, hidden, gates * hidden, r + first * hidden * hidden, hidden);
+  });
+}
+
+template <class T>
+PackedRecurrence<T> shared_recurrence(const CellSpec& spec, std::int64_t hidden, const Tensor& r, std::int64_t offset) {
+  return packed_parts<T>(spec, [&](std::int64_t first, std::int64_t gates) {
+    return shared_packed<T>(r, true, hidden, gates * hidden, offset + first * hidden * hidden);
+  });
 }
 
 std::int64_t recurrent_scratch(const RecurrentLayout& layout, CellKind kind) {
@@ -263,6 +279,8 @@ void run_recurrent(const RecurrentLayout& layout, const std::vector<CellSpec>& d
 
 template PackedRecurrence<float> pack_recurrence(const CellSpec&, std::int64_t, const float*);
 template PackedRecurrence<double> pack_recurrence(const CellSpec&, std::int64_t, const double*);
+template PackedRecurrence<float> shared_recurrence(const CellSpec&, std::int64_t, const Tensor&, std::int64_t);
+template PackedRecurrence<double> shared_recurrence(const CellSpec&, std::int64_t, const Tensor&, std::int64_t);
 template void run_recurrent(const RecurrentLayout&, const std::vector<CellSpec>&, const RecurrentTensors<float>&,
                             float*);
 template void run_recurrent(const RecurrentLayout&, const std::vector<CellSpec>&, const RecurrentTensors<double>&,

@@ -53,6 +53,9 @@ struct PackedRecurrence {
 
 template <class T>
 PackedRecurrence<T> pack_recurrence(const CellSpec& spec, std::int64_t hidden, const T* r);
+/// The same of constant weights that begin `offset` elements into a tensor: made once and shared.
+template <class T>
+PackedRecurrence<T> shared_recurrence(const CellSpec& spec, std::int64_t hidden, const Tensor& r, std::int64_t offset);
 
 /// Whole tensors of the layer; optional ones may be null.
 template <class T>

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "backpass/error.hpp"
+#include "support/mapped_memory.hpp"
 
 namespace backpass::onnx_io {
 namespace {
@@ -37,11 +38,14 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   if (size == 0) return std::shared_ptr<const MappedFile>(new MappedFile(nullptr, 0));
   void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_descriptor.fd, 0);
   if (data == MAP_FAILED) fail(context, "cannot map '", file.string(), "': ", std::strerror(errno));
+  announce_mapping(data, size);
   return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<const char*>(data), size));
 }
 
 MappedFile::~MappedFile() {
-  if (size_ > 0) ::munmap(const_cast<char*>(data_), size_);
+  if (size_ == 0) return;
+  withdraw_mapping(data_);
+  ::munmap(const_cast<char*>(data_), size_);
 }
 
 }  // namespace backpass::onnx_io

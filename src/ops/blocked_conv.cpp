@@ -12,6 +12,7 @@
 #include "kernels/dnnl_conv.hpp"
 #include "ops/conv_common.hpp"
 #include "ops/op.hpp"
+#include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
@@ -73,7 +74,10 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in)
   options.blocked_out = true;
   options.has_bias = c.has_input(kBias);
   options.has_sum = c.has_input(kResidual);
-  options.activation = activation_of(c.node);
+  // Applied afterwards: the library's own turns NaN into 0.
+  ActivationSpec activation = activation_of(c.node);
+  ActivationFunction<float> activate = activation_function<float>(activation.kind);
+  std::int64_t count = c.out(0).size();
   options.constant_weights = c.in(kW).constant;
   std::shared_ptr<DnnlConv> conv = DnnlConv::make(g, options);
   ensure(conv != nullptr, shown(c.node), " oneDNN has no blocked convolution of this kind");
@@ -86,6 +90,10 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in)
     }
     conv->run(args.in<float>(kX), args.in<float>(kW), has_bias ? args.in<float>(kBias) : nullptr, args.out<float>(0),
               args.scratch + at);
+    if (activate == nullptr) return;
+    parallel_for(count, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+      activate(args.out<float>(0) + begin, end - begin, activation.parameters);
+    });
   };
 }
 

@@ -126,10 +126,9 @@ void pack_constants(const PrepareContext& c, const RecurrentLayout& l, const std
   for (std::int64_t d = 0; d < l.directions; ++d) {
     const auto i = static_cast<std::size_t>(d);
     if (const Tensor* w = c.in(kW).constant)
-      t.packed_w[i] =
-          std::make_shared<const PackedMatrix<T>>(true, l.inputs, width, w->as<T>() + d * width * l.inputs, l.inputs);
+      t.packed_w[i] = shared_packed<T>(*w, true, l.inputs, width, d * width * l.inputs);
     if (const Tensor* r = c.in(kR).constant)
-      t.packed_r[i] = pack_recurrence<T>(specs[i], l.hidden, r->as<T>() + d * width * l.hidden);
+      t.packed_r[i] = shared_recurrence<T>(specs[i], l.hidden, *r, d * width * l.hidden);
   }
 }
 

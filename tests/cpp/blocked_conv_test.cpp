@@ -168,5 +168,30 @@ TEST_F(BlockedConvTest, LargeKernelsAreLeftToTheLibrary) {
   EXPECT_EQ(BlockedConv::make(g, {kBlock, true, {}}, random(kBlock * kBlock * 121)), nullptr);
 }
 
+TEST_F(BlockedConvTest, LimitsLetNotANumberPass) {
+  for (bool depthwise : {false, true}) {
+    for (FusedActivation kind : {FusedActivation::relu, FusedActivation::clip}) {
+      ConvGeometry g;
+      g.in = g.out = {4, 5};
+      g.kernel = {3, 3};
+      g.stride = g.dilation = {1, 1};
+      g.pad_begin = g.pad_end = {1, 1};
+      g.groups = depthwise ? kBlock : 1;
+      g.in_channels = g.out_channels = depthwise ? 1 : kBlock;
+      Tensor x = random(kBlock * 20);
+      Tensor w = random(g.groups * g.out_channels * g.column_rows());
+      x.as<float>()[0] = std::nanf("");  // channel 0 of the first pixel
+      auto conv = BlockedConv::make(g, {kBlock, true, {kind, {-0.5F, 0.5F}}}, w);
+      ASSERT_NE(conv, nullptr);
+      Tensor y(DType::float32, {kBlock * 20});
+      conv->run(x.as<float>(), nullptr, nullptr, y.as<float>(), nullptr);
+      for (std::int64_t i = 0; i < 20; ++i) {
+        bool reached = i / 5 <= 1 && i % 5 <= 1;
+        EXPECT_EQ(std::isnan(y.as<float>()[i * kBlock]), reached) << "pixel " << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace backpass
