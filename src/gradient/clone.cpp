@@ -36,6 +36,7 @@ std::unique_ptr<Graph> clone_body(Graph& parent, const Graph& body, ValueMap& ou
 void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
   auto all = [&](const std::vector<Value*>& values) {
     std::vector<Value*> result;
+    result.reserve(values.size());
     for (const Value* v : values) result.push_back(copy_of(to, v, copies));
     return result;
   };

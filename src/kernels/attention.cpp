@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/activation.hpp"
+#include "kernels/attention_mask.hpp"
 #include "kernels/gemm.hpp"
 #include "support/parallel.hpp"
 
@@ -16,23 +17,24 @@ namespace {
 constexpr std::int64_t kQueries = 128;
 constexpr std::int64_t kKeys = 256;
 
-struct Range {
-  std::int64_t begin, end;
-};
-
 /// A block of queries of one head.
 template <class T>
 class QueryBlock {
  public:
   QueryBlock(const AttentionShape& shape, const AttentionTensors<T>& tensors, std::int64_t b, std::int64_t h,
              std::int64_t first)
-      : s_(shape), t_(tensors), b_(b), h_(h), first_(first), rows_(std::min(kQueries, shape.q_len - first)) {
+      : s_(shape),
+        t_(tensors),
+        mask_(shape, tensors, b, h),
+        b_(b),
+        h_(h),
+        first_(first),
+        rows_(std::min(kQueries, shape.q_len - first)) {
     const std::int64_t kv_head = h / (shape.q_heads / shape.kv_heads);
     q_ = t_.q + at(t_.q_strides, b, h, first);
     k_ = t_.k + at(t_.k_strides, b, kv_head, 0);
     v_ = t_.v + at(t_.v_strides, b, kv_head, 0);
     y_ = t_.y + at(t_.y_strides, b, h, first);
-    offset_ = t_.kv_lengths != nullptr ? t_.kv_lengths[b] - s_.q_len : s_.past;
   }
 
   void run() {
@@ -40,7 +42,7 @@ class QueryBlock {
     std::fill_n(sum_, rows_, T(0));
     // Scores that are asked for are computed for all keys; otherwise keys that no query of the block sees are left out.
     const bool record = t_.scores != nullptr;
-    const Range keys = record ? Range{0, s_.kv_len} : Range{visible(0).begin, visible(rows_ - 1).end};
+    const KeyRange keys = record ? KeyRange{0, s_.kv_len} : KeyRange{visible(0).begin, visible(rows_ - 1).end};
     const std::int64_t step = record ? std::max<std::int64_t>(s_.kv_len, 1) : kKeys;
     if (keys.begin >= keys.end)
       for (std::int64_t i = 0; i < rows_; ++i) std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0));
@@ -54,19 +56,9 @@ class QueryBlock {
     return b * strides.batch + h * strides.head + row * strides.row;
   }
 
-  // Keys that row i may see, masks aside. Both ends grow with i.
-  Range visible(std::int64_t i) const {
-    const std::int64_t position = offset_ + first_ + i;
-    Range r{0, s_.kv_len};
-    if (s_.left_window >= 0) r.begin = std::max(r.begin, position - s_.left_window);
-    if (s_.right_window >= 0 && s_.right_window < s_.kv_len) r.end = std::min(r.end, position + s_.right_window + 1);
-    if (s_.causal) r.end = std::min(r.end, position + 1);
-    if (t_.kv_lengths != nullptr) r.end = std::min(r.end, t_.kv_lengths[b_]);
-    if (t_.added_mask != nullptr || t_.chosen_mask != nullptr) r.end = std::min(r.end, t_.mask_len);
-    return r;
-  }
+  KeyRange visible(std::int64_t i) const { return mask_.visible(first_ + i); }
 
-  void add_keys(Range keys, bool is_first) {
+  void add_keys(KeyRange keys, bool is_first) {
     const std::int64_t count = keys.end - keys.begin;
     T* scores = score_buffer(rows_ * count);
     gemm<T>(false, true, rows_, count, s_.head, static_cast<T>(s_.scale), q_, t_.q_strides.row,
@@ -77,7 +69,7 @@ class QueryBlock {
   }
 
   // From products to weights of one row; what earlier blocks gave is put on the same scale.
-  void weigh(std::int64_t i, Range keys, T* row, bool is_first) {
+  void weigh(std::int64_t i, KeyRange keys, T* row, bool is_first) {
     const std::int64_t count = keys.end - keys.begin;
     record(ScoreStage::product, i, row);
     if (s_.softcap > 0) {
@@ -86,35 +78,13 @@ class QueryBlock {
       for (std::int64_t j = 0; j < count; ++j) row[j] *= static_cast<T>(s_.softcap);
     }
     record(ScoreStage::capped, i, row);
-    mask(i, keys, row);
+    mask_.apply(first_ + i, keys, row);
     record(ScoreStage::masked, i, row);
     T rescale = 1;
     const T sum = continue_softmax(row, count, max_[i], rescale);
     sum_[i] = sum_[i] * rescale + sum;
     if (!is_first && rescale != 1) scale_output(i, rescale);
     record(ScoreStage::probability, i, row);
-  }
-
-  // What a query must not see counts as -inf, whatever the product is.
-  void mask(std::int64_t i, Range keys, T* row) const {
-    const T none = -std::numeric_limits<T>::infinity();
-    const Range seen = visible(i);
-    const std::int64_t begin = std::clamp(seen.begin, keys.begin, keys.end);
-    const std::int64_t end = std::clamp(seen.end, begin, keys.end);
-    std::fill(row, row + (begin - keys.begin), none);
-    std::fill(row + (end - keys.begin), row + (keys.end - keys.begin), none);
-    const std::int64_t mask_row = at(t_.mask_strides, b_, h_, first_ + i);
-    if (t_.chosen_mask != nullptr) {
-      const bool* chosen = t_.chosen_mask + mask_row;
-      for (std::int64_t j = begin; j < end; ++j)
-        if (!chosen[j]) row[j - keys.begin] = none;
-    } else if (t_.added_mask != nullptr) {
-      const T* added = t_.added_mask + mask_row;
-      for (std::int64_t j = begin; j < end; ++j) {
-        T& score = row[j - keys.begin];
-        score = added[j] == none ? none : score + added[j];
-      }
-    }
   }
 
   void record(ScoreStage stage, std::int64_t i, const T* row) const {
@@ -143,7 +113,8 @@ class QueryBlock {
 
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
-  std::int64_t b_, h_, first_, rows_, offset_;
+  AttentionMask<T> mask_;
+  std::int64_t b_, h_, first_, rows_;
   const T *q_, *k_, *v_;
   T* y_;
   T max_[kQueries];  ///< largest score of each row so far

@@ -2,10 +2,10 @@
 #include "kernels/attention.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
+#include "ops/attention_layout.hpp"
 #include "ops/attention_rule.hpp"
 #include "ops/op.hpp"
 #include "support/visit.hpp"
@@ -132,26 +132,6 @@ void infer(InferContext& c) {
   c.set_shape(kScores, {batch, q.heads, q.length, total});
 }
 
-/// A tensor of heads in memory: [batch, heads, length, size], or [batch, length, heads * size].
-struct HeadTensor {
-  std::int64_t batch, heads, length, size;
-  AttentionStrides strides;
-};
-
-HeadTensor head_tensor(const Dims& dims, std::int64_t heads) {
-  if (dims.size() == 4)
-    return {dims[0], dims[1], dims[2], dims[3], {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3]}};
-  const std::int64_t size = dims[2] / heads;
-  return {dims[0], heads, dims[1], size, {dims[1] * dims[2], size, dims[2]}};
-}
-
-AttentionStrides mask_strides(const Dims& mask) {
-  Dims dims(4 - mask.size(), 1);
-  dims.insert(dims.end(), mask.begin(), mask.end());
-  const std::int64_t row = dims[3];
-  return {dims[0] == 1 ? 0 : dims[1] * dims[2] * row, dims[1] == 1 ? 0 : dims[2] * row, dims[2] == 1 ? 0 : row};
-}
-
 /// Where the keys (or values) of this run lie: in the input, or joined with those of earlier runs.
 struct Cache {
   HeadTensor incoming;
@@ -194,26 +174,12 @@ AttentionStrides cache_strides(const Cache& cache) {
   return {cache.incoming.heads * total * cache.incoming.size, total * cache.incoming.size, cache.incoming.size};
 }
 
-AttentionShape shape_of(const PrepareContext& c, const HeadTensor& q, const Cache& keys, const Cache& values) {
-  AttentionShape s;
-  s.batch = q.batch, s.q_heads = q.heads, s.q_len = q.length, s.head = q.size;
-  s.kv_heads = keys.incoming.heads, s.kv_len = keys.past + keys.incoming.length, s.v_head = values.incoming.size;
-  s.past = keys.past;
-  s.scale = c.node.has_attribute("scale") ? static_cast<double>(c.node.attr_float("scale", 0))
-                                          : 1 / std::sqrt(static_cast<double>(q.size));
-  s.softcap = c.node.attr_float("softcap", 0);
-  s.causal = c.node.attr_int("is_causal", 0) != 0;
-  s.left_window = std::min(c.node.attr_int("left_window_size", -1), s.kv_len + s.q_len);
-  s.right_window = std::min(c.node.attr_int("right_window_size", -1), s.kv_len + s.q_len);
-  return s;
-}
-
 template <class T>
 Kernel prepare_typed(PrepareContext& c) {
   const HeadTensor q = head_tensor(c.in(kQ).dims, c.node.attr_int("q_num_heads", 0));
   const Cache keys = plan_cache(c, kK, kPastKey, kPresentKey, sizeof(T));
   const Cache values = plan_cache(c, kV, kPastValue, kPresentValue, sizeof(T));
-  const AttentionShape shape = shape_of(c, q, keys, values);
+  const AttentionShape shape = attention_shape(c.node, q, keys.incoming, values.incoming, keys.past);
   AttentionTensors<T> fixed;
   fixed.q_strides = q.strides, fixed.k_strides = cache_strides(keys), fixed.v_strides = cache_strides(values);
   fixed.y_strides = head_tensor(c.out(kY).dims, q.heads).strides;
@@ -237,9 +203,7 @@ Kernel prepare_typed(PrepareContext& c) {
     if (has_mask && is_bool) t.chosen_mask = args.in<bool>(kMask);
     if (has_mask && !is_bool) t.added_mask = in(kMask);
     if (kLengths < inputs) t.kv_lengths = args.in<std::int64_t>(kLengths);
-    for (std::int64_t b = 0; t.kv_lengths != nullptr && b < shape.batch; ++b)
-      if (t.kv_lengths[b] < 0 || t.kv_lengths[b] > shape.kv_len)
-        fail(label, " nonpad_kv_seqlen[", b, "]: got ", t.kv_lengths[b], ", expected 0 to ", shape.kv_len);
+    check_kv_lengths(label, t.kv_lengths, shape);
     attention<T>(shape, t);
   };
 }
@@ -259,6 +223,7 @@ const Register attention_op{{.name = "Attention",
                              .infer = infer,
                              .prepare = prepare,
                              .gradient = attention_gradient,
+                             .fused_gradient = attention_fused_gradient,
                              .half_through_float = true}};
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "gradient/composite.hpp"
 #include "gradient/product_rule.hpp"
@@ -140,6 +141,16 @@ const std::set<const Value*> AttentionWriter::kNothing;
 
 void attention_gradient(GradientContext& g) {
   composite_gradient(g, [](Builder& b, const Node& node) { return AttentionWriter(b, node).write(); });
+}
+
+void attention_fused_gradient(GradientContext& g) {
+  const bool only_y = g.has_dy(0) && !g.has_dy(1) && !g.has_dy(2) && !g.has_dy(3);
+  if (!only_y || g.has_input(kPastKey) || g.wants(kMask)) return attention_gradient(g);
+  AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
+  std::erase_if(attributes, [](const auto& entry) { return entry.first == "qk_matmul_output_mode"; });
+  std::vector<Value*> inputs{g.dy(0), g.x(kQ), g.x(kK), g.x(kV), g.node.input(kMask), g.node.input(kLengths)};
+  std::vector<Value*> d = g.b.ops("AttentionGrad", std::move(inputs), 3, attributes, "backpass");
+  for (std::size_t i = 0; i < d.size(); ++i) g.set(i, d[i]);
 }
 
 }  // namespace backpass

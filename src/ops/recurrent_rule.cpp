@@ -49,10 +49,11 @@ std::vector<Value*> kept_values(GradientContext& g, CellKind kind) {
 }
 
 /// The node with only those outputs that answer an input that takes part.
-void add_operator(GradientContext& g, std::string op, std::vector<Value*> reads,
+void add_operator(GradientContext& g, const std::string& op, std::vector<Value*> reads,
                   const std::vector<std::size_t>& answered) {
   const std::string name = g.node.name + "_Grad/" + op;
   std::vector<Value*> writes;
+  writes.reserve(answered.size());
   for (std::size_t i : answered) writes.push_back(g.wants(i) ? g.b.graph.add_value(name) : nullptr);
   Node* node = g.b.graph.add_node(op, std::move(reads), writes, name, "com.microsoft");
   node->attributes = g.node.attributes;

@@ -184,3 +184,46 @@ def test_flex_attention_with_bodies_that_capture(heads: tuple[int, int]) -> None
     (p @ values).backward(torch.tensor(seed))
     for one, want in zip(got, (q, k, v, bias, c), strict=True):
         np.testing.assert_allclose(one, want.grad, rtol=1e-9, atol=1e-12)
+
+
+ATTENTION = [
+    ({}, None, (2, 4, 2, 130, 300, 5)),
+    ({"is_causal": 1}, None, (1, 2, 1, 150, 150, 4)),
+    ({"softcap": 2.0, "scale": 0.3}, None, (1, 2, 2, 70, 33, 3)),
+    ({"left_window_size": 20, "right_window_size": 3}, None, (1, 3, 1, 200, 190, 3)),
+    ({"softcap": 1.5}, "double", (2, 2, 1, 70, 40, 3)),
+    ({"is_causal": 1}, "bool", (2, 2, 1, 70, 40, 3)),
+    ({}, None, (1, 2, 2, 0, 4, 2)),
+    ({}, None, (1, 2, 2, 3, 0, 2)),
+]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize(("attributes", "mask", "extents"), ATTENTION)
+def test_attention_in_blocks(attributes: Any, mask: str | None, extents: tuple[int, ...], is_packed: bool) -> None:
+    """AttentionGrad goes through blocks of queries; the standard operators have all scores at once."""
+    batch, q_heads, kv_heads, queries, keys, size = extents
+    shapes = {"q": (q_heads, queries), "k": (kv_heads, keys), "v": (kv_heads, keys)}
+    feeds: Arrays = {}
+    for name, (heads, length) in shapes.items():
+        feeds[name] = normal(batch, *((length, heads * size) if is_packed else (heads, length, size)))
+    if mask:
+        feeds["mask"] = normal(batch, 1, queries, keys)
+        feeds["mask"][:, :, 3] = -np.inf
+        if mask == "bool":
+            feeds["mask"] = feeds["mask"] > 0
+    if is_packed:
+        attributes = {**attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
+    node = onnx.helper.make_node("Attention", list(feeds), ["y"], **attributes)
+    inputs = [onnx.helper.make_tensor_value_info(k, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+              for k, v in feeds.items()]  # fmt: skip
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, feeds["q"].shape)
+    graph = onnx.helper.make_graph([node], "g", inputs, [y])
+    m = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)], ir_version=11)
+    seed = {"y": normal(*feeds["q"].shape)}
+    standard = gradients(m, feeds, ["q", "k", "v"], seed)
+    g = backpass.grad(m, ["q", "k", "v"], seeds=True, standard_only=False)
+    assert "AttentionGrad" in [n.op_type for n in g.graph.node]
+    for a, b in zip(gradients(m, feeds, ["q", "k", "v"], seed, fused=True), standard, strict=True):
+        assert np.isfinite(a).all()
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
