@@ -127,11 +127,12 @@ tsan: $(VENV)/.clang $(VENV)/.installed ## C++ tests under ThreadSanitizer
 fuzz: $(VENV)/.clang $(VENV)/.installed ## every fuzz target for FUZZ_SECONDS (600)
 	$(CONFIGURE) -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DBACKPASS_BUILD_FUZZERS=ON -DBACKPASS_BUILD_PYTHON=OFF \
 	  -DBACKPASS_BUILD_TESTS=OFF
-	cmake --build build/fuzz -j $(JOBS)
+	cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	for target in $(basename $(notdir $(wildcard tests/fuzz/*_fuzz.cpp))); do \
+	  $(PY) tests/fuzz/make_seeds.py build/fuzz/seeds/$$target; \
 	  mkdir -p build/fuzz/corpus/$$target; \
-	  build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
-	    build/fuzz/corpus/$$target $$(ls -d tests/fuzz/corpus/$$target 2>/dev/null || true); \
+	  (cd build/fuzz && ./$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	    corpus/$$target seeds/$$target); \
 	done
 
 clean: ## remove builds (not .venv)

@@ -1,6 +1,8 @@
 // Whose fault an error is.
 #pragma once
 
+#include <new>
+#include <stdexcept>
 #include <string_view>
 
 #include "backpass/error.hpp"
@@ -8,7 +10,8 @@
 
 namespace backpass {
 
-/// Runs f. What it throws about input that is wrong or too large, without saying where, gets this node's label.
+/// Runs f. What it throws about input that is wrong, not supported or too large, without saying where, gets this node's
+/// label.
 template <class F>
 decltype(auto) blaming(const Node& node, F&& f) {
   try {
@@ -16,6 +19,13 @@ decltype(auto) blaming(const Node& node, F&& f) {
   } catch (const InvalidInput& e) {
     if (std::string_view(e.what()).starts_with('[')) throw;
     fail(node.label(), " ", e.what());
+  } catch (const Unsupported& e) {
+    if (std::string_view(e.what()).starts_with('[')) throw;
+    fail<Unsupported>(node.label(), " ", e.what());
+  } catch (const std::bad_alloc&) {
+    fail(node.label(), " out of memory; use smaller inputs");
+  } catch (const std::length_error& e) {  // a container longer than any address: same reason
+    fail(node.label(), " out of memory (", e.what(), "); use smaller inputs");
   }
 }
 

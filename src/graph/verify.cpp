@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,6 +20,12 @@ void verify_arity(const Node& node, std::vector<std::string>& problems) {
   };
   check(node.def->inputs, node.inputs.size(), "inputs");
   check(node.def->outputs, node.outputs.size(), "outputs");
+  // Operators with subgraphs know themselves what may be left out: Loop runs without a count or a condition.
+  auto required = std::min(node.inputs.size(), static_cast<std::size_t>(node.def->inputs.min));
+  for (std::size_t i = 0; i < required && node.subgraphs.empty(); ++i) {
+    if (node.inputs[i] != nullptr) continue;
+    problems.push_back(concat(node.label(), " input ", i, ": got none, expected a value; it may not be omitted"));
+  }
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ void infer(InferContext& c) {
   Tensor element = element_of(c);
   c.set_dtype(0, element.dtype());
   c.require(c.dtype(0) == DType::int64, "shape: got ", name_of(c.dtype(0)), ", expected int64");
-  auto extents = c.maybe_ints(0);
+  auto extents = movement::index_list(c, 0, "shape");
   if (!extents) return c.set_shape(0, shape_from_length(c));
   for (const Dim& d : *extents) {
     c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", shown(d), ", expected none below 0");

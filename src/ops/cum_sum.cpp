@@ -17,7 +17,7 @@ void infer(InferContext& c) {
   movement::require_index(c, 1);
   const Shape& in = c.shape(0);
   c.set_shape(0, in);
-  if (auto axis = movement::numbers(c.maybe_ints(1))) {
+  if (auto axis = movement::numbers(movement::index_list(c, 1, "axis"))) {
     c.require(axis->size() == 1, "axis: got ", axis->size(), " numbers, expected one");
     c.axis((*axis)[0], in.size());
   }

@@ -26,7 +26,7 @@ void infer_expand(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& in = c.shape(0);
   Shape out;
-  if (auto target = c.maybe_ints(1)) {
+  if (auto target = movement::index_list(c, 1, "shape")) {
     for (const Dim& d : *target) {
       c.require(!d.is_known() || d.value() >= 0, "shape: got extent ", shown(d), ", expected none below 0");
     }
@@ -52,7 +52,12 @@ void infer_tile(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& in = c.shape(0);
   Shape out = in;
-  if (auto repeats = c.maybe_ints(1)) {
+  if (c.knows_shape(1) && c.rank(1) == 1) {
+    const Dim& length = c.shape(1)[0];
+    c.require(!length.is_known() || length.is(static_cast<std::int64_t>(in.size())), "repeats: got ", shown(length),
+              " numbers, expected ", in.size(), ", the rank of the input");
+  }
+  if (auto repeats = movement::index_list(c, 1, "repeats")) {
     c.require(repeats->size() == in.size(), "repeats: got ", repeats->size(), " numbers, expected ", in.size(),
               ", the rank of the input");
     for (std::size_t i = 0; i < in.size(); ++i) {

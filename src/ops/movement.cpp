@@ -91,6 +91,17 @@ std::optional<std::vector<Dim>> ints_of_rank(const InferContext& context, std::s
   return context.maybe_ints(i);
 }
 
+std::optional<std::vector<Dim>> index_list(const InferContext& context, std::size_t i, std::string_view name) {
+  context.require(types::indices.has(context.dtype(i)), name, ": got ", shown(context.type(i)),
+                  ", expected int32 or int64");
+  if (!context.knows_shape(i)) return context.maybe_ints(i);
+  context.require(context.rank(i) <= 1, name, ": got ", shown(context.type(i)), ", expected a 1-D tensor");
+  const Tensor* all = context.constant(i);
+  if (all == nullptr) return context.maybe_ints(i);
+  std::vector<std::int64_t> values = all->to_ints();  // more than inference would follow, too
+  return std::vector<Dim>(values.begin(), values.end());
+}
+
 std::optional<std::vector<std::int64_t>> numbers(const std::optional<std::vector<Dim>>& values) {
   if (!values) return std::nullopt;
   std::vector<std::int64_t> known;

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "ops/op.hpp"
@@ -27,6 +28,10 @@ void set_ints(InferContext& context, std::size_t output, std::vector<Dim> values
 
 /// Contents of input i if it is an integer tensor of the given rank (0 or 1) whose contents inference knows.
 std::optional<std::vector<Dim>> ints_of_rank(const InferContext& context, std::size_t i, std::size_t rank);
+
+/// Contents of input i, which says extents, axes or positions: fails unless it holds int32 or int64 in rank 0 or 1.
+/// nullopt when they are not known.
+std::optional<std::vector<Dim>> index_list(const InferContext& context, std::size_t i, std::string_view name);
 
 /// All of them if all are numbers.
 std::optional<std::vector<std::int64_t>> numbers(const std::optional<std::vector<Dim>>& values);

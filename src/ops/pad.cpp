@@ -40,7 +40,7 @@ void check_axis(const InferContext& c, PadMode mode, std::size_t axis, const Dim
 }
 
 std::optional<std::vector<std::int64_t>> axes_of(const InferContext& c, std::size_t input, std::size_t rank) {
-  if (c.has_input(input)) return movement::numbers(c.maybe_ints(input));
+  if (c.has_input(input)) return movement::numbers(movement::index_list(c, input, "axes"));
   std::vector<std::int64_t> all(rank);
   for (std::size_t i = 0; i < rank; ++i) all[i] = static_cast<std::int64_t>(i);
   return all;
@@ -58,7 +58,7 @@ void infer_pad(InferContext& c) {
   if (c.has_input(3)) movement::require_index(c, 3);
   Shape out = c.shape(0);
   auto axes = axes_of(c, 3, out.size());
-  auto pads = c.maybe_ints(1);
+  auto pads = movement::index_list(c, 1, "pads");
   if (!axes || !pads) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = c.data_dependent(concat("pad", i));
     return c.set_shape(0, std::move(out));
@@ -128,7 +128,7 @@ void infer_crop(InferContext& c) {
   std::vector<std::int64_t> axes(out.size());
   for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<std::int64_t>(i);
   axes = c.node.attr_ints("axes", axes);
-  auto target = c.maybe_ints(1);
+  auto target = movement::index_list(c, 1, "shape");
   c.require(!target || target->size() == axes.size(), "shape: got ", target ? target->size() : 0, " extents for ",
             axes.size(), " axes");
   for (std::size_t i = 0; i < axes.size(); ++i) {

@@ -69,8 +69,7 @@ bool is_complete(const std::vector<Dim>& target) {
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   c.require(c.dtype(1) == DType::int64, "shape: got ", name_of(c.dtype(1)), ", expected int64");
-  if (c.knows_shape(1)) c.require(c.rank(1) <= 1, "shape: got rank ", c.rank(1), ", expected a 1-D tensor");
-  auto target = c.maybe_ints(1);
+  auto target = movement::index_list(c, 1, "shape");
   if (!target) return infer_rank_only(c);
   if (!c.knows_shape(0) && is_complete(*target)) return c.set_shape(0, *std::move(target));
   const Shape& in = c.shape(0);

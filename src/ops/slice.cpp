@@ -108,10 +108,13 @@ std::optional<Bounds> read_bounds(const InferContext& c, std::size_t rank) {
   std::vector<std::int64_t> leading(count);
   std::iota(leading.begin(), leading.end(), 0);
   std::optional<std::vector<std::int64_t>> axes = leading;
-  if (c.has_input(kSlice.axes)) axes = movement::numbers(c.maybe_ints(kSlice.axes));
+  if (c.has_input(kSlice.axes)) axes = movement::numbers(movement::index_list(c, kSlice.axes, "axes"));
   if (!axes) return std::nullopt;
-  Bounds b{{}, c.maybe_ints(kSlice.starts), c.maybe_ints(kSlice.ends), std::vector<std::int64_t>(count, 1)};
-  if (c.has_input(kSlice.steps)) b.steps = movement::numbers(c.maybe_ints(kSlice.steps));
+  Bounds b{{},
+           movement::index_list(c, kSlice.starts, "starts"),
+           movement::index_list(c, kSlice.ends, "ends"),
+           std::vector<std::int64_t>(count, 1)};
+  if (c.has_input(kSlice.steps)) b.steps = movement::numbers(movement::index_list(c, kSlice.steps, "steps"));
   auto check = [&](const auto& list, const char* what) {
     c.require(!list || list->size() == count, what, ": got ", list ? list->size() : 0, " numbers for ", count,
               " starts");

@@ -34,7 +34,7 @@ std::vector<Dim> sizes(InferContext& c, const Dim& extent) {
     c.require(pieces == count && pieces > 0, "num_outputs: got ", pieces, " for a node with ", count, " outputs");
     return even_sizes(extent, pieces);
   }
-  auto given = c.maybe_ints(1);
+  auto given = movement::index_list(c, 1, "split");
   if (!given) {
     std::vector<Dim> unknown;
     for (std::int64_t i = 0; i < count; ++i) unknown.push_back(c.data_dependent(concat("split", i)));

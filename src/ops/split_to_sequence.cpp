@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/slices.hpp"
+#include "ops/movement.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -20,7 +21,7 @@ void infer(InferContext& c) {
     } else {
       shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
     }
-  } else if (auto sizes = c.maybe_ints(1); sizes && sizes->size() == 1 && c.knows_shape(1) && c.rank(1) == 1) {
+  } else if (auto sizes = movement::index_list(c, 1, "split"); sizes && sizes->size() == 1 && c.knows_shape(1) && c.rank(1) == 1) {
     shape[axis] = sizes->front();
   } else {
     shape[axis] = c.data_dependent("part");

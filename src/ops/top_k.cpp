@@ -20,7 +20,7 @@ void infer(InferContext& c) {
   Shape out = c.shape(0);
   std::size_t axis = c.axis(c.node.attr_int("axis", -1), out.size());
   Dim k = c.data_dependent("k");
-  if (auto values = c.maybe_ints(1)) {
+  if (auto values = movement::index_list(c, 1, "K")) {
     c.require(values->size() == 1, "K: got ", values->size(), " numbers, expected one");
     k = (*values)[0];
   }

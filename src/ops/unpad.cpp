@@ -50,7 +50,7 @@ void infer_pad(InferContext& c) {
   c.require(!in.empty(), "input: got a scalar, expected rows");
   c.unify(in[0], c.shape(1)[0], "number of rows and of indices");
   Shape out;
-  if (auto leading = c.maybe_ints(2)) {
+  if (auto leading = movement::index_list(c, 2, "unflatten_dims")) {
     c.require(leading->size() == 2, "unflatten_dims: got ", leading->size(), " numbers, expected 2");
     out = *leading;
   } else {

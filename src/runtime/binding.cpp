@@ -97,10 +97,21 @@ class Binder {
     }
   }
 
+  /// The bytes, refused when no machine has them: sums of what remains do not overflow.
+  template <class Name>
+  static std::size_t addressable(std::size_t bytes, const Name& name) {
+    constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
+    if (bytes >= kAddressSpace) fail("out of memory: ", bytes, " bytes for ", name(), "; use smaller inputs");
+    return bytes;
+  }
+
   void new_storage(int v, int s) {
     Storage storage;
     storage.place.kind = Place::Kind::arena;
-    storage.bytes = bound(v).bytes();
+    storage.bytes = addressable(bound(v).bytes(), [&] {
+      const Value& named = *program_.values[static_cast<std::size_t>(v)];
+      return concat("'", named.name, "' ", name_of(bound(v).dtype), to_string(bound(v).dims()));
+    });
     storage.first = s;
     storage.last = std::max(s, fact(v).last_read);
     fact(v).storage = static_cast<int>(storages_.size());
@@ -163,7 +174,9 @@ class Binder {
     for (int v : step.outputs) {
       if (v >= 0 && !reuse_input(step, v, s)) new_storage(v, s);
     }
-    if (context.scratch_bytes > 0) scratch_.emplace_back(binding_.steps.size() - 1, context.scratch_bytes);
+    if (context.scratch_bytes == 0) return;
+    binding_.steps.back().scratch_bytes = addressable(context.scratch_bytes, [] { return "scratch memory"; });
+    scratch_.emplace_back(binding_.steps.size() - 1, context.scratch_bytes);
   }
 
   /// Another input looks at the same memory under other extents: writing would change what it is about to give.

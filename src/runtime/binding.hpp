@@ -50,6 +50,7 @@ struct BoundStep {
   std::size_t input_count = 0;
   std::size_t output_count = 0;
   std::size_t scratch_offset = 0;          ///< in the arena
+  std::size_t scratch_bytes = 0;
   std::vector<std::size_t> late_pointers;  ///< pointers (relative) to fill in just before the step
   std::vector<int> late_outputs;           ///< late index per output; -1: none
   std::vector<int> release;                ///< late values nobody reads afterwards
@@ -82,5 +83,8 @@ std::unique_ptr<Binding> make_binding(const Program& program, std::span<const Ru
 
 /// The table behind PlanReport::text.
 std::string describe_plan(const Binding& binding);
+
+/// There is not enough memory for the arena: says what takes most of it.
+[[noreturn]] void fail_for_arena(const Binding& binding);
 
 }  // namespace backpass

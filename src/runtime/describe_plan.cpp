@@ -54,7 +54,46 @@ void add_value(std::string& text, const Binding& binding, int v) {
   add_place(text, value.place);
 }
 
+/// The step and the value of it (-1: its scratch memory) that take most of the arena.
+struct Largest {
+  const Step* step = nullptr;
+  int value = -1;
+  std::size_t bytes = 0;
+
+  void consider(const Step& s, int v, std::size_t b) {
+    if (step == nullptr || b > bytes) *this = {&s, v, b};
+  }
+};
+
+Largest largest_of(const Binding& binding) {
+  Largest largest;
+  for (const BoundStep& bound : binding.steps) {
+    const Step& step = binding.program->steps[static_cast<std::size_t>(bound.step)];
+    if (bound.scratch_bytes > 0) largest.consider(step, -1, bound.scratch_bytes);
+    for (int v : step.outputs) {
+      if (v < 0) continue;
+      const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
+      if (value.place.kind != Place::Kind::arena) continue;
+      largest.consider(step, v, value.bytes());
+    }
+  }
+  return largest;
+}
+
 }  // namespace
+
+void fail_for_arena(const Binding& binding) {
+  const Largest largest = largest_of(binding);
+  ensure(largest.step != nullptr, "an arena of ", binding.arena_bytes, " bytes that nobody needs");
+  std::string what = "its scratch memory";
+  if (largest.value >= 0) {
+    const BoundValue& value = binding.values[static_cast<std::size_t>(largest.value)];
+    what = concat("its result '", binding.program->values[static_cast<std::size_t>(largest.value)]->name, "' ",
+                  name_of(value.dtype), to_string(value.dims()));
+  }
+  fail(largest.step->node->label(), " out of memory: a run was to take ", binding.arena_bytes, " bytes, ",
+       largest.bytes, " of them for ", what, "; use smaller inputs");
+}
 
 std::string describe_plan(const Binding& binding) {
   constexpr std::size_t kLine = 192;

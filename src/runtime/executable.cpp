@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "graph/blame.hpp"
 #include "runtime/evaluate.hpp"
 #include "support/random_seed.hpp"
 
@@ -39,7 +40,7 @@ struct Executable::State {
     if (attached == binding) return;
     if (arena.bytes() < binding->arena_bytes + 64) {
       arena = Tensor();  // release first: two arenas need not fit at once
-      arena = Tensor(DType::uint8, {static_cast<std::int64_t>(binding->arena_bytes + 64)});
+      allocate_arena(*binding);
     }
     pointers.assign(binding->pointers.size(), nullptr);
     patches.clear();
@@ -63,6 +64,14 @@ struct Executable::State {
     late.assign(static_cast<std::size_t>(binding->late_count), {});
     output_buffers.assign(binding->output_bytes.size(), nullptr);
     attached = binding;
+  }
+
+  void allocate_arena(const Binding& binding) {
+    try {
+      arena = Tensor(DType::uint8, {static_cast<std::int64_t>(binding.arena_bytes + 64)});
+    } catch (const InvalidInput&) {
+      fail_for_arena(binding);
+    }
   }
 
   bool in_arena(const void* p) const {
@@ -182,8 +191,14 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, 
     const BoundOutput& output = binding->outputs[k];
     if (output.buffer < 0) continue;
     const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
-    if (is_given(wanted, k)) check_fits(k, wanted[k], v.dtype, v.dims());
-    buffers.push_back(is_given(wanted, k) ? wanted[k] : Tensor(v.dtype, v.dims()));
+    if (is_given(wanted, k)) {
+      check_fits(k, wanted[k], v.dtype, v.dims());
+      buffers.push_back(wanted[k]);
+    } else {
+      const Node* producer = program_.values[static_cast<std::size_t>(output.value)]->producer;
+      ensure(producer != nullptr, "an output buffer that no step fills");
+      buffers.push_back(blaming(*producer, [&] { return Tensor(v.dtype, v.dims()); }));
+    }
     state->output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
   }
   execute(*state, *binding, inputs);
@@ -244,8 +259,9 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
         Tensor& t = state.late[static_cast<std::size_t>(place.index)].tensor;
         pointers[p] = t.as<std::byte>() + place.offset;
       }
-      step.kernel(
-          {const_cast<const void* const*>(pointers), pointers + step.input_count, state.base() + step.scratch_offset});
+      const KernelArgs args{const_cast<const void* const*>(pointers), pointers + step.input_count,
+                            state.base() + step.scratch_offset};
+      blaming(*program_.steps[static_cast<std::size_t>(step.step)].node, [&] { step.kernel(args); });
     } else {
       run_late_step(state, binding, step, inputs);
     }

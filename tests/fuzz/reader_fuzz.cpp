@@ -1,6 +1,6 @@
 // Any bytes: either a model, which then survives a round trip, or Error. Nothing else may happen.
 //
-// Seeds for `make fuzz`: python tests/fuzz/make_seeds.py build/fuzz/corpus/reader_fuzz
+// `make fuzz` starts from the models that make_seeds.py writes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
