@@ -56,7 +56,7 @@ void add_rows(const std::string& label, const GatherShape& s, const T* updates, 
 }  // namespace
 
 void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent) {
-  fail(label, " index ", index, " at position ", position, ": expected one in [", -extent, ", ", extent, ")");
+  fail(label, " index at position ", position, ": got ", index, ", expected one in [", -extent, ", ", extent, ")");
 }
 
 void gather(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* data,

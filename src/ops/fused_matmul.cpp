@@ -24,8 +24,8 @@ std::vector<std::int64_t> permutation(const Node& node, std::size_t rank, bool l
 }
 
 void infer(InferContext& c) {
-  c.require(c.dtype(0) == c.dtype(1), "operands have different element types: got ", name_of(c.dtype(0)), " and ",
-            name_of(c.dtype(1)));
+  c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
+            name_of(c.dtype(1)), ", expected the same; insert a Cast");
   c.set_dtype(0, c.dtype(0));
   Shape a = permuted(c.shape(0), permutation(c.node, c.rank(0), true));
   Shape b = permuted(c.shape(1), permutation(c.node, c.rank(1), false));

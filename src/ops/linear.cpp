@@ -24,8 +24,8 @@ void check_permutation(InferContext& c, std::string_view key, std::size_t rank) 
 }
 
 void infer(InferContext& c) {
-  c.require(c.dtype(0) == c.dtype(1), "operands have different element types: got ", name_of(c.dtype(0)), " and ",
-            name_of(c.dtype(1)));
+  c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
+            name_of(c.dtype(1)), ", expected the same; insert a Cast");
   c.set_dtype(0, c.dtype(0));
   std::string activation = c.node.attr_string("activation", "none");
   c.require(fused_activation_named(activation).has_value(), "attribute activation is '", activation,

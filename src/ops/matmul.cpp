@@ -11,8 +11,8 @@ namespace backpass {
 namespace {
 
 void infer(InferContext& c) {
-  c.require(c.dtype(0) == c.dtype(1), "operands have different element types: got ", name_of(c.dtype(0)), " and ",
-            name_of(c.dtype(1)));
+  c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
+            name_of(c.dtype(1)), ", expected the same; insert a Cast");
   c.set_dtype(0, c.dtype(0));
   c.set_shape(0, matmul_shape(c, c.shape(0), c.shape(1)));
 }

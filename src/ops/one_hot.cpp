@@ -22,6 +22,7 @@ std::size_t new_axis(const Node& node, std::size_t rank) {
 }
 
 Dim depth_of(InferContext& c) {
+  c.require(types::numbers.has(c.dtype(1)), "depth: got ", shown(c.type(1)), ", expected a number");
   if (auto values = c.maybe_ints(1)) {
     c.require(values->size() == 1, "depth: got ", values->size(), " numbers, expected one");
     return (*values)[0];

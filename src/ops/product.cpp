@@ -11,8 +11,8 @@
 namespace backpass {
 
 Shape matmul_shape(InferContext& c, Shape a, Shape b) {
-  c.require(!a.empty() && !b.empty(), "operands are ", shown(a), " and ", shown(b),
-            ": expected at least one axis each");
+  c.require(!a.empty() && !b.empty(), "shapes of the operands: got ", shown(a), " and ", shown(b),
+            ", expected at least one axis each");
   bool row = a.size() == 1;
   bool column = b.size() == 1;
   if (row) a.insert(a.begin(), Dim(1));

@@ -9,7 +9,7 @@ std::vector<bool> reduced_axes(const Node& node, std::size_t rank, std::span<con
   std::vector<bool> reduced(rank, false);
   auto r = static_cast<std::int64_t>(rank);
   for (std::int64_t axis : axes) {
-    if (axis < -r || axis >= r) fail(node.label(), " axis ", axis, ": expected [", -r, ", ", r, ") for rank ", r);
+    if (axis < -r || axis >= r) fail(node.label(), " axis: got ", axis, ", expected one in [", -r, ", ", r, ")");
     auto i = static_cast<std::size_t>(axis < 0 ? axis + r : axis);
     if (reduced[i]) fail(node.label(), " axis ", axis, " is named twice");
     reduced[i] = true;

@@ -80,8 +80,8 @@ void infer(InferContext& c) {
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(unknown));
     out[unknown] = quotient(c, in, std::move(rest));
   } else if (is_known(in) && is_known(out)) {
-    c.require(product(in) == product(out), "shape: ", shown(in), " cannot become ", shown(out),
-              ": the number of elements differs (", shown(product(in)), " and ", shown(product(out)), ")");
+    c.require(product(in) == product(out), "shape: got ", shown(out), " of ", shown(product(out)),
+              " elements, expected one of ", shown(product(in)), " elements as ", shown(in), " has");
   }
   bool small = out.size() <= 1;
   c.set_shape(0, std::move(out));

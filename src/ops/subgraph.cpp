@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "graph/infer.hpp"
+#include "runtime/evaluate.hpp"
 
 namespace backpass {
 namespace {
@@ -198,7 +199,8 @@ Tensor empty_scan_output(const Type& element, std::size_t axis) {
 bool is_truth(const Tensor& tensor) { return tensor.dtype() == DType::boolean && tensor.size() == 1; }
 
 bool truth(const ComputeContext& context, const RuntimeValue& value, std::string_view what) {
-  context.require(value.is_tensor() && is_truth(value.tensor), what, ": expected a bool tensor with one element");
+  context.require(value.is_tensor() && is_truth(value.tensor), what, ": got ", shown(type_of(value)),
+                  ", expected a bool tensor with one element");
   return *value.tensor.as<bool>();
 }
 

@@ -62,7 +62,7 @@ std::vector<Window> windows(const Node& node, std::span<const std::int64_t> kern
   std::vector<Window> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     if (kernel[i] < 1 || kernel[i] > kLargest) {
-      fail(node.label(), " kernel extent ", kernel[i], " on spatial axis ", i, ": expected a positive number");
+      fail(node.label(), " kernel extent of spatial axis ", i, ": got ", kernel[i], ", expected more than 0");
     }
     Window& w = result[i];
     w = {kernel[i], strides[i], dilations[i], 0, 0};

@@ -85,6 +85,19 @@ def test_message_of_unsupported_alone_is_unsupported() -> None:
         backpass.InferenceSession(model.SerializeToString())
 
 
+def test_memory_that_is_not_there_is_asked_for_by_name() -> None:
+    """The plan knows what takes most of it; a run fails before anything is computed."""
+    session = backpass.InferenceSession(
+        parse("""(float[n] x) => (y) <int64[2] s = {17592186044416, 1}> {
+            [small] t = Neg(x) [big] h = Expand(t, s) [next] w = Softmax <axis = 0> (h) [r] y = ReduceMax(w) }""")
+    )
+    with pytest.raises(backpass.InvalidInput) as caught:
+        session.run(None, {"x": np.ones(1, np.float32)})
+    message = str(caught.value)
+    assert "[Expand 'big'] out of memory: a run was to take " in message
+    assert f"{2**46} of them for its result 'h' float32[{2**44},1]" in message
+
+
 def test_session_works_after_refusing_a_feed() -> None:
     session = backpass.InferenceSession(parse("(float[n] x) => (y) { y = Neg(x) }"))
     with pytest.raises(backpass.InvalidInput):

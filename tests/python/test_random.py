@@ -98,3 +98,43 @@ def test_dropout_ratio_is_checked() -> None:
 def test_probabilities_are_checked() -> None:
     with pytest.raises(backpass.InvalidInput, match=r"probability 1.5 at position 1"):
         draw("Bernoulli", {"p": np.array([0.5, 1.5], np.float32)})
+
+
+def test_the_same_seed_gives_the_same_numbers_again() -> None:
+    x = np.ones(64, np.float32)
+    normal, dropout = session("RandomNormal", {}, shape=[64]), dropout_session(x)
+
+    def draws() -> list[np.ndarray]:
+        return [normal.run(None, {})[0], dropout.run(None, {"x": x})[0], normal.run(None, {})[0]]
+
+    backpass.set_seed(5)
+    first = draws()
+    backpass.set_seed(5)
+    again = draws()
+    backpass.set_seed(6)
+    other = draws()
+    for a, b, c in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, c)
+    assert not np.array_equal(first[0], first[2])
+
+
+def test_a_new_session_repeats_an_old_one_after_the_same_seed() -> None:
+    backpass.set_seed(2**63 - 1)
+    first = [draw("RandomUniform", shape=[9]), draw("RandomUniform", shape=[9])]
+    backpass.set_seed(2**63 - 1)
+    np.testing.assert_array_equal(first, [draw("RandomUniform", shape=[9]), draw("RandomUniform", shape=[9])])
+
+
+def test_an_operator_with_its_own_seed_starts_over() -> None:
+    normal = session("RandomNormal", {}, shape=[9], seed=3.0)
+    backpass.set_seed(1)
+    first = normal.run(None, {})[0]
+    assert not np.array_equal(normal.run(None, {})[0], first)
+    backpass.set_seed(2)
+    np.testing.assert_array_equal(normal.run(None, {})[0], first)
+
+
+def dropout_session(x: np.ndarray) -> Any:
+    text = "(float[64] x) => (y) <float r = {0.5}, bool t = {1}> { y = Dropout(x, r, t) }"
+    return backpass.InferenceSession(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g {text}'))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hostile.case import Case, bad_run
+from hostile.case import Case, bad_run, edited
 
 ADD = "(float[batch,3] x, float[batch,3] z) => (y) { [add] y = Add(x, z) }"
 
@@ -53,13 +53,21 @@ CASES: list[Case] = [
             {"x": ones(6), "s": ints(4, 2)}, "[Reshape 'r']", "6", "8"),
     bad_run("reshape-to-scalar-at-run-time", "(float[2,3,4] x, int64[k] s) => (y) { [r] y = Reshape(x, s) }",
             {"x": ones(2, 3, 4), "s": ints()}, "[Reshape 'r']", "24", "1"),
+    bad_run("reshape-of-fed-data", "(float[n] x) => (y) <int64[2] s = {2,3}> { [r] h = Reshape(x, s) y = Relu(h) }",
+            {"x": ones(7)}, "[Reshape 'r'] shape: got [2,3] of 6 elements, expected one of 7 elements"),
+    bad_run("expand-by-floats-at-run-time", "(float[4] x, float[1] s) => (y) { [c] t = Cast <to = 7> (s) "
+            "[e] y = Expand(x, t) }", {"x": ones(4), "s": ones(1) * 3}, "[Expand 'e']", "4", "3"),
+    bad_run("tile-of-unknown-rank", edited("(float[1] x, int64[2] r) => (y) { [t] y = Tile(x, r) }",
+                                           lambda m: m.graph.input[0].type.tensor_type.ClearField("shape")),
+            {"x": np.float32(1), "r": ints(1, 1)}, "[Tile 't'] repeats: got 2 numbers, expected 0"),
     bad_run("split-at-run-time", "(float[n] x, int64[2] s) => (y, z) { [s] y, z = Split(x, s) }",
             {"x": ones(6), "s": ints(4, 4)}, "[Split 's']", "6", "8"),
     bad_run("squeeze-at-run-time", "(float[n,3] x) => (y) <int64[1] a = {0}> { [s] y = Squeeze(x, a) }",
             {"x": ones(2, 3)}, "[Squeeze 's']", "2"),
     # ---- Contents.
     bad_run("gather-beyond", "(float[4] x, int64[1] i) => (y) { [g] y = Gather(x, i) }",
-            {"x": ones(4), "i": ints(4)}, "[Gather 'g']", "4", "expected one in [-4, 4)"),
+            {"x": ones(4), "i": ints(4)},
+            "[Gather 'g'] index at position 0: got 4, expected one in [-4, 4)"),
     bad_run("gather-before", "(float[4] x, int64[1] i) => (y) { [g] y = Gather(x, i) }",
             {"x": ones(4), "i": ints(-5)}, "[Gather 'g']", "-5", "expected one in [-4, 4)"),
     bad_run("gather-from-nothing", "(float[n] x, int64[1] i) => (y) { [g] y = Gather(x, i) }",
@@ -87,6 +95,13 @@ CASES: list[Case] = [
             {"s": ints(2**40, 2**40)}, "[ConstantOfShape 'c']", "too many elements"),
     bad_run("expand-huge", "(float[1] x, int64[1] s) => (y) { [e] y = Expand(x, s) }",
             {"x": ones(1), "s": ints(2**50)}, "[Expand 'e'] out of memory", str(2**52)),
+    bad_run("arena-huge", "(float[1] x) => (y) <int64[1] s = {17592186044416}> "
+            "{ [e] h = Expand(x, s) [s] w = Softmax(h) [r] y = ReduceMax(w) }", {"x": ones(1)},
+            "[Expand 'e'] out of memory", str(2**46)),
+    bad_run("output-huge", "(float[1] x) => (y) <int64[1] s = {17592186044416}> { [e] y = Expand(x, s) }",
+            {"x": ones(1)}, "[Expand 'e'] out of memory", str(2**46)),
+    bad_run("pad-huge", "(float[2] x) => (y) <int64[2] p = {0, 1125899906842624}> "
+            "{ [p] y = Pad <mode = \"edge\"> (x, p) }", {"x": ones(2)}, "[Pad 'p'] out of memory"),
     bad_run("tile-huge", "(float[3] x, int64[1] r) => (y) { [t] y = Tile(x, r) }",
             {"x": ones(3), "r": ints(2**50)}, "[Tile 't'] out of memory"),
     bad_run("range-huge", "(int64 b) => (y) <int64 a = {0}, int64 d = {1}> { [r] y = Range(a, b, d) }",
@@ -110,7 +125,8 @@ CASES: list[Case] = [
     bad_run("if-without-one-condition",
             "(bool[2] c, float[1] x) => (y) { [if] y = If (c) <then_branch = t () => (u) { u = Relu(x) }, "
             "else_branch = e () => (v) { v = Neg(x) }> }",
-            {"c": np.array([True, False]), "x": ones(1)}, "[If 'if'] condition", "one element"),
+            {"c": np.array([True, False]), "x": ones(1)},
+            "[If 'if'] condition: got bool[2], expected a bool tensor with one element"),
     # ---- Sequences and optionals.
     bad_run("sequence-at-beyond", "(seq(float[2]) s, int64 i) => (y) { [s] y = SequenceAt(s, i) }",
             {"s": [ones(2)], "i": np.int64(1)}, "[SequenceAt 's']", "got 1, expected [-1, 1)"),
@@ -119,7 +135,8 @@ CASES: list[Case] = [
     bad_run("sequence-erase-of-empty", "(seq(float[2]) s) => (n) { [e] t = SequenceErase(s) n = SequenceLength(t) }",
             {"s": []}, "[SequenceErase 'e']", "empty"),
     bad_run("concat-of-empty-sequence", "(seq(float[2]) s) => (y) { [c] y = ConcatFromSequence <axis = 0> (s) }",
-            {"s": []}, "[ConcatFromSequence 'c']", "empty"),
+            {"s": []},
+            "[ConcatFromSequence 'c'] sequence: got an empty one, expected at least one tensor"),
     bad_run("optional-without-content", "(optional(float[2]) o) => (y) { [g] y = OptionalGetElement(o) }",
             {"o": None}, "[OptionalGetElement 'g']", "empty"),
 ]  # fmt: skip

@@ -48,7 +48,11 @@ def numpy_oracle(function: Any) -> Any:
         axis = tuple(int(a) for a in axes) if given else () if noop_with_empty_axes else None
         wide = x.astype(np.float64) if x.dtype.kind == "f" else x
         with np.errstate(all="ignore"):
-            return np.asarray(function(wide, axis=axis, keepdims=bool(keepdims))).astype(x.dtype)
+            result = np.asarray(function(wide, axis=axis, keepdims=bool(keepdims)))
+            if x.dtype.kind in "iu" and result.dtype.kind == "f":
+                # The mean of nothing has no integer, and the standard leaves it open: 0, as dividing by 0 gives.
+                result = np.nan_to_num(result, nan=0.0)
+            return result.astype(x.dtype)
 
     return oracle
 
