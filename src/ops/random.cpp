@@ -92,6 +92,7 @@ OpDef generator(std::string_view name, std::string_view doc, Kernel (*prepare)(P
           .types = {},
           .infer = like ? infer_like : infer_shape_attribute,
           .prepare = prepare,
+          .is_flat = true,  // only the shape of the input counts
           .half_through_float = true,
           .is_random = true};
 }
@@ -131,6 +132,7 @@ const Register kBernoulli({.name = "Bernoulli",
                            .types = types::floats,
                            .infer = infer_bernoulli,
                            .prepare = prepare_bernoulli,
+                           .is_flat = true,
                            .half_through_float = true,
                            .is_random = true});
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gradient/rule.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
@@ -72,6 +73,15 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Number i is start + i delta; the limit only says how many there are.
+void gradient(GradientContext& g) {
+  auto total = [&](Value* a) { return g.op("ReduceSum", {a}, {{"keepdims", std::int64_t{0}}}); };
+  Value* index = g.op("Range", {g.b.integer(0), g.extent(g.y(), 0), g.b.integer(1)});
+  g.set(0, g.reshape_like(total(g.dy()), g.x(0)));
+  g.set_zero(1);
+  g.set(2, g.reshape_like(total(g.mul(g.dy(), g.cast_like(index, g.dy()))), g.x(2)));
+}
+
 const Register range{{.name = "Range",
                       .since = 27,
                       .doc = "Numbers from start up to (not including) limit in steps of delta.",
@@ -79,6 +89,7 @@ const Register range{{.name = "Range",
                       .types = types::floats | DTypeSet{DType::int16, DType::int32, DType::int64},
                       .infer = infer,
                       .prepare = prepare,
+                      .gradient = gradient,
                       .half_through_float = true}};
 
 }  // namespace

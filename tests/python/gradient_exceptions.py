@@ -1,3 +1,19 @@
 """Operators of ai.onnx that map floats to floats and have no gradient all the same, each with the reason."""
 
-REASONS: dict[str, str] = {}
+SEQUENCE = "gradients flow through tensors; sequences and optionals have none"
+IS_GRADIENT = "a gradient itself, of ONNX Runtime's training graphs; differentiate the standard form instead"
+
+REASONS: dict[str, str] = {
+    "AveragePoolGrad": IS_GRADIENT,
+    "ConcatFromSequence": SEQUENCE,
+    "MaxPoolGrad": IS_GRADIENT,
+    "Optional": SEQUENCE,
+    "OptionalGetElement": SEQUENCE,
+    "SequenceAt": SEQUENCE,
+    "SequenceConstruct": SEQUENCE,
+    "SequenceErase": SEQUENCE,
+    "SequenceInsert": SEQUENCE,
+    "SequenceMap": SEQUENCE,
+    "SparseSoftmaxCrossEntropyGrad": IS_GRADIENT,
+    "SplitToSequence": SEQUENCE,
+}

@@ -245,6 +245,7 @@ ROWS = [
         ],
         dtypes=("float32", "float64", "float16", "bfloat16"),
         opset=(28, 9),
+        grad=[0],
     ),
     Row(
         "CausalConvWithState",

@@ -155,7 +155,7 @@ ROWS = [
         grad=[0, 2],
         name="ScatterElements-reduced",
     ),
-    Row("Scatter", SCATTERED[:3], opset=9, oracle="ort"),
+    Row("Scatter", SCATTERED[:3], opset=9, oracle="ort", grad=[0, 2]),
     Row("GatherND", GATHER_ND, dtypes=MOVED, opset=(NEWEST_OF_ORT, 12), oracle="ort", grad=[0]),
     Row("ScatterND", SCATTER_ND, dtypes=MOVED, opset=(NEWEST_OF_ORT, 16, 11), oracle="ort", grad=[0, 2]),
     Row(
@@ -212,7 +212,18 @@ ROWS = [
         name="TensorScatter-wrap",
     ),
     Row("Col2Im", COLUMNS, dtypes=FLOATS, opset=(28, 18), oracle=folded, grad=[0]),
-    Row("Range", RANGES, dtypes=("float32", "float64", "int16", "int32", "int64"), opset=(28, 11)),
+    Row(
+        "Range",
+        RANGES,
+        dtypes=("float32", "float64", "int16", "int32", "int64"),
+        opset=(28, 11),
+        grad=[0, 2],
+        grad_inputs=[
+            case(np.float64(0.5), np.float64(4.1), np.float64(0.7)),
+            case(np.float64(3), np.float64(-3.1), np.float64(-0.5)),
+            case(np.float64(3), np.float64(2), np.float64(0.5)),
+        ],
+    ),
     Row("Range", RANGES, dtypes=("float16", "bfloat16"), name="Range-half"),
     Row(
         "Range",

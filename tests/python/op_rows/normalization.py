@@ -177,7 +177,15 @@ ROWS = [
         bench=((128, 768), (768,), (768,)),
     ),
     Row("LayerNormalization", LAYER, outputs=3, name="LayerNormalization-statistics"),
-    Row("SimplifiedLayerNormalization", RMS, dtypes=FLOATS, oracle=from_torch(simplified), outputs=2, opset=17),
+    Row(
+        "SimplifiedLayerNormalization",
+        RMS,
+        dtypes=FLOATS,
+        oracle=from_torch(simplified),
+        outputs=2,
+        opset=17,
+        grad=[0, 1],
+    ),
     Row("RMSNormalization", RMS, dtypes=FLOATS, opset=(28, 23), grad=[0, 1], torch=rms_norm),
     Row(
         "GroupNormalization",
