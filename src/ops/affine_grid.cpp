@@ -1,6 +1,7 @@
 // AffineGrid: coordinates for GridSample that an affine map of the output gives.
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
@@ -70,6 +71,22 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// grid = place theta^T for each point, so that dtheta = dgrid^T place; the identity map gives the places.
+void gradient(GradientContext& g) {
+  const std::int64_t rank = g.rank(g.y()) - 2;
+  Value* identity = g.op("EyeLike", {g.op("ConstantOfShape", {g.b.ints({rank, rank + 1})})},
+                         {{"dtype", static_cast<std::int64_t>(g.dy()->type.dtype)}});
+  Value* one = g.b.ints({1});
+  Value* size = g.concat({one, g.slice(g.x(1), 1, rank + 2, 0)}, 0);
+  Value* places =
+      g.op("AffineGrid", {g.unsqueeze(identity, {0}), size}, {{"align_corners", g.node.attr_int("align_corners", 0)}});
+  Value* flat = g.reshape(places, {-1, rank});
+  Value* points = g.gather(g.op("Shape", {flat}), g.b.ints({0}), 0);
+  Value* ones = g.op("Expand", {g.one(), g.concat({points, one}, 0)});
+  Value* dy = g.reshape_to(g.dy(), g.concat({g.slice(g.shape_of(g.dy()), 0, 1, 0), points, g.b.ints({rank})}, 0));
+  g.set(0, g.reshape_like(g.matmul(g.transpose(dy, {0, 2, 1}), g.concat({flat, ones}, 1)), g.x()));
+}
+
 const Register affine_grid{{.name = "AffineGrid",
                             .since = 20,
                             .doc = "Coordinates for GridSample that an affine map of the output gives.",
@@ -77,6 +94,7 @@ const Register affine_grid{{.name = "AffineGrid",
                             .types = types::floats,
                             .infer = infer,
                             .prepare = prepare,
+                            .gradient = gradient,
                             .half_through_float = true}};
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "graph/builder.hpp"
 #include "kernels/resample.hpp"
 #include "ops/op.hpp"
+#include "ops/resize_rule.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/half.hpp"
 #include "support/visit.hpp"
@@ -277,6 +278,7 @@ const Register resize{{.name = "Resize",
                        .types = types::movable,
                        .infer = infer,
                        .prepare = prepare,
+                       .gradient = resize_gradient,
                        .half_through_float = true}};
 
 // Before opset 11 there were only X and scales, and one way to find a source position.
