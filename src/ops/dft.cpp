@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "kernels/fft.hpp"
 #include "ops/op.hpp"
@@ -130,6 +131,53 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+std::int64_t axis_of(const GradientContext& g) {
+  const std::int64_t rank = g.rank(g.x());
+  if (!g.has_input(2)) return rank - 2;
+  const Value* given = g.x(2);
+  if (!given->constant) {
+    fail<Unsupported>(g.node.label(), " gradient: got an axis that is known only at run time, expected a constant");
+  }
+  const std::int64_t axis = given->constant->to_ints().at(0);
+  return axis < 0 ? axis + rank : axis;
+}
+
+/// The length of the transform, 0-D int64.
+Value* length_of(GradientContext& g, std::int64_t axis, const Options& o) {
+  if (!(o.onesided && !o.inverse)) return g.extent(g.y(), axis);
+  return g.has_input(1) ? g.cast(g.reshape(g.x(1), {}), DType::int64) : g.extent(g.x(), axis);
+}
+
+/// How often each of the frequencies of a one-sided spectrum stands in the whole one; broadcasts along `axis`.
+Value* repetitions(GradientContext& g, Value* like, Value* length, std::int64_t axis) {
+  Value* k = g.op("Range", {g.b.integer(0), g.extent(like, axis), g.b.integer(1)});
+  Value* twice = g.mul(k, g.b.integer(2));
+  Value* alone = g.op("Or", {g.equal(k, g.b.integer(0)), g.equal(twice, length)});
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(g.rank(g.x()) - axis), 1);
+  shape[0] = -1;
+  return g.reshape(g.where(alone, g.number(1), g.number(2)), shape);
+}
+
+/// The map is linear and its transpose is the transform in the other direction, with the other scaling.
+void gradient(GradientContext& g) {
+  const Options o = options_of(g.node);
+  const std::int64_t axis = axis_of(g);
+  Value* length = length_of(g, axis, o);
+  const bool halves = o.inverse && o.onesided;
+  Value* spectrum = g.op("DFT", {g.dy(), halves ? nullptr : length, g.b.integer(axis)},
+                         {{"inverse", std::int64_t{!o.inverse}}, {"onesided", std::int64_t{halves}}});
+  Value* factor = g.cast_like(length, g.dy());
+  Value* dx = o.inverse ? g.div(spectrum, factor) : g.mul(spectrum, factor);
+  if (halves) dx = g.mul(dx, repetitions(g, dx, length, axis));
+  if (!(dx->type.shape &&
+        (*dx->type.shape)[static_cast<std::size_t>(axis)] == (*g.x()->type.shape)[static_cast<std::size_t>(axis)])) {
+    Value* missing = g.reshape(g.sub(g.extent(g.x(), axis), g.extent(dx, axis)), {1});  // negative: cut off
+    dx = g.op("Pad", {dx, g.concat({g.b.ints({0}), missing}, 0), nullptr, g.b.ints({axis})});
+  }
+  Value* parts = g.reshape(g.extent(g.x(), -1), {1});
+  g.set(0, g.reshape_like(g.op("Slice", {dx, g.b.ints({0}), parts, g.b.ints({-1})}), g.x()));
+}
+
 const Register dft{{.name = "DFT",
                     .since = 20,
                     .doc = "Discrete Fourier transform along one axis.",
@@ -137,6 +185,7 @@ const Register dft{{.name = "DFT",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
+                    .gradient = gradient,
                     .half_through_float = true}};
 
 void lift_before_20(Builder& b, Node& node) {

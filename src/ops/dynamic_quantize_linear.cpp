@@ -36,7 +36,8 @@ const Register dynamic_quantize_linear{
      .outputs = {3, 3},
      .types = {DType::float32},
      .infer = infer,
-     .prepare = prepare}};
+     .prepare = prepare,
+     .is_flat = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradient/forward_output.hpp"
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
@@ -48,6 +50,19 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+Value* mask_of(GradientContext& g) { return forward_output(g, 1, Type::tensor(DType::boolean, g.y()->type.shape)); }
+
+/// Straight through: rounding counts as the identity inside the range.
+void answer(GradientContext& g, Value* dx) {
+  g.set(0, dx);
+  g.set_zero(1);
+  g.set_zero(2);
+}
+
+void gradient(GradientContext& g) { answer(g, g.where(mask_of(g), g.dy(), g.zero())); }
+
+void fused_gradient(GradientContext& g) { answer(g, g.op("FakeQuantGrad", {g.dy(), mask_of(g)}, {}, "com.microsoft")); }
+
 const Register kFakeQuant({.name = "FakeQuant",
                            .domain = "com.microsoft",
                            .doc = "rounding to a quantised grid and back",
@@ -56,6 +71,8 @@ const Register kFakeQuant({.name = "FakeQuant",
                            .types = types::floats,
                            .infer = infer,
                            .prepare = prepare,
+                           .gradient = gradient,
+                           .fused_gradient = fused_gradient,
                            .half_through_float = true,
                            .in_place_input = 0});
 

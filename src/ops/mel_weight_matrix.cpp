@@ -95,7 +95,8 @@ const Register mel_weight_matrix{{.name = "MelWeightMatrix",
                                   .inputs = {5, 5},
                                   .types = types::indices,
                                   .infer = infer,
-                                  .prepare = prepare}};
+                                  .prepare = prepare,
+                                  .is_flat = true}};
 
 }  // namespace
 }  // namespace backpass

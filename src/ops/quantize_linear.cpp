@@ -37,7 +37,8 @@ constexpr OpDef kDef{
     .inputs = {2, 3},
     .types = types::short_floats | DTypeSet{DType::int32},
     .infer = infer,
-    .prepare = prepare};
+    .prepare = prepare,
+    .is_flat = true};
 
 constexpr OpDef microsoft(OpDef def) {
   def.domain = "com.microsoft";

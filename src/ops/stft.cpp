@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "kernels/fft.hpp"
 #include "ops/op.hpp"
 #include "ops/scalar_input.hpp"
@@ -103,6 +104,40 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+Value* length_of(GradientContext& g) {
+  if (g.has_input(kWindow)) return g.extent(g.x(kWindow), 0);
+  if (g.has_input(kLength)) return g.cast(g.reshape(g.x(kLength), {}), DType::int64);
+  return g.extent(g.x(kSignal), 1);
+}
+
+/// Back through the transform to the windowed pieces, then to the signal by adding up where they overlap.
+void gradient(GradientContext& g) {
+  Value* signal = g.x(kSignal);
+  Value* length = length_of(g);
+  Value* step = g.cast(g.reshape(g.x(kStep), {}), DType::int64);
+  Value* zero = g.b.integer(0);
+  Value* one = g.b.integer(1);
+  Value* starts = g.mul(g.op("Range", {zero, g.extent(g.y(), 1), one}), step);
+  Value* samples = g.op("Range", {zero, length, one});
+  Value* places = g.reshape(g.add(g.unsqueeze(starts, {1}), samples), {-1});
+  Value* whole = g.op("DFT", {g.dy(), length, g.b.integer(2)}, {{"inverse", std::int64_t{1}}});
+  Value* parts = g.reshape(g.extent(signal, 2), {1});
+  whole = g.op("Slice", {g.mul(whole, g.cast_like(length, g.dy())), g.b.ints({0}), parts, g.b.ints({3})});
+  Value* line = g.reshape(length, {1});
+  Value* batch = g.reshape(g.extent(signal, 0), {1});
+  Value* frames = g.reshape(g.extent(g.y(), 1), {1});
+  if (g.has_input(kWindow)) {
+    Value* pieces = g.reshape_to(g.gather(signal, places, 1), g.concat({batch, frames, line, parts}, 0));
+    if (g.wants(kWindow)) g.set(kWindow, g.reshape_like(g.sum(g.mul(pieces, whole), {0, 1, 3}, false), g.x(kWindow)));
+    whole = g.mul(whole, g.unsqueeze(g.x(kWindow), {1}));
+  }
+  if (!g.wants(signal)) return;
+  Value* flat = g.concat({batch, g.mul(frames, line), parts}, 0);
+  Value* where = g.op("Expand", {g.reshape(places, {1, -1, 1}), flat});
+  g.set(kSignal, g.op("ScatterElements", {g.zeros_like(signal), where, g.reshape_to(whole, flat)},
+                      {{"axis", std::int64_t{1}}, {"reduction", std::string("add")}}));
+}
+
 const Register stft{{.name = "STFT",
                      .since = 17,
                      .doc = "Fourier transforms of windowed pieces of a signal.",
@@ -110,6 +145,7 @@ const Register stft{{.name = "STFT",
                      .types = types::floats,
                      .infer = infer,
                      .prepare = prepare,
+                     .gradient = gradient,
                      .half_through_float = true}};
 
 }  // namespace

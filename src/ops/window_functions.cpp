@@ -50,7 +50,8 @@ Kernel prepare(PrepareContext& c, const Window& w) {
                            .inputs = {1, 1},                                                \
                            .types = types::indices,                                         \
                            .infer = infer,                                                  \
-                           .prepare = [](PrepareContext& c) { return prepare(c, window); }}};
+                           .prepare = [](PrepareContext& c) { return prepare(c, window); }, \
+                           .is_flat = true}};
 
 BACKPASS_WINDOW(hann, "Hann", kHann)
 BACKPASS_WINDOW(hamming, "Hamming", kHamming)

@@ -154,3 +154,23 @@ X = np.zeros((2, 3, 4), np.float32)
 def test_messages(inputs: tuple[np.ndarray, ...], attrs: dict[str, int], message: str) -> None:
     with pytest.raises(backpass.InvalidInput, match=message):
         run("QuantizeLinear", *inputs, **attrs)
+
+
+@pytest.mark.parametrize("standard_only", [True, False])
+def test_fake_quant_gradient_passes_where_nothing_was_clipped(standard_only: bool) -> None:
+    torch = pytest.importorskip("torch")
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[N, 40] x, float s, float z) => (float[N, 40] y) {
+          y = com.microsoft.FakeQuant<quant_min=-8, quant_max=7>(x, s, z)
+        }"""
+    )
+    rng = np.random.default_rng(3)
+    x, dy = (rng.standard_normal((3, 40)).astype(np.float32) * 2 for _ in range(2))
+    gradient = backpass.grad(model, ["x", "s"], seeds=True, standard_only=standard_only)
+    feeds = {"x": x, "s": np.float32(0.25), "z": np.float32(1), "y_grad": dy}
+    _, dx, ds = backpass.InferenceSession(gradient.SerializeToString()).run(None, feeds)
+    t = torch.from_numpy(x).requires_grad_()
+    torch.fake_quantize_per_tensor_affine(t, 0.25, 1, -8, 7).backward(torch.from_numpy(dy))
+    np.testing.assert_array_equal(dx, t.grad.numpy())
+    assert ds == 0

@@ -45,6 +45,7 @@ ROWS = [
         attrs=[{"mode": m, "coordinate_transformation_mode": c} for m, c in itertools.product(MODES, COORDINATES)],
         dtypes=REALS,
         tol={"float32": (1e-5, 5e-6), "float64": (1e-5, 1e-6)},  # the reference rounds cubic weights
+        grad=[0],
         bench=case((1, 16, 128, 128), None, const([1.0, 1.0, 2.0, 2.0], "float32")),
     ),
     Row(
@@ -52,6 +53,7 @@ ROWS = [
         [sized(1, 2, 3, 4), scaled(1, 1, 0.4, 0.5), scaled(1, 1, 1.5, 0.7)],
         attrs=[{"mode": m, "antialias": 1, "exclude_outside": e} for m in ("linear", "cubic") for e in (0, 1)],
         tol=5e-5,
+        grad=[0],
         name="Resize-antialias",
     ),
     Row(
@@ -129,6 +131,7 @@ ROWS = [
         opset=7,
         oracle="ort",
         tol=5e-5,
+        grad=[0],
         name="Upsample-attributes",
     ),
     # torch samples two and three dimensions; bicubic with border padding differs from the standard there.
@@ -166,6 +169,7 @@ ROWS = [
         opset=20,
         oracle=from_torch(lambda t, s, align_corners: affine(t, s, align_corners)),
         tol=1e-4,
+        grad=[0],
     ),
 ]
 

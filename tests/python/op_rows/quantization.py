@@ -83,6 +83,7 @@ ROWS = [
         DEQUANTIZE,
         dtypes=("float32", "float16"),
         opset=(28, 23),
+        grad=[1],
         bench=(codes("uint8", 1024, 1024), scale()),
     ),
     Row("DynamicQuantizeLinear", [(3, 5), (7,), (2, 3, 4), (4099,)], opset=(28, 11), outputs=3, bench=(1024, 1024)),

@@ -22,6 +22,7 @@ ROWS = [
         ],
         dtypes=REALS,
         tol=SPECTRA,
+        grad=[0],
         bench=case((64, 1024, 2)),
     ),
     Row(
@@ -37,6 +38,13 @@ ROWS = [
         ],
         dtypes=REALS,
         tol=SPECTRA,
+        grad=[0, 2],
+        # onnx's shape inference takes onesided to be 0 when it is not stated
+        grad_inputs=[
+            case((2, 50, 1), const(7), None, const(16), onesided=1),
+            case((2, 50, 1), const(7), (13,), onesided=1),
+            case((1, 40, 2), const(5), (12,), const(12), onesided=0),
+        ],
     ),
     *(
         Row(
