@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,22 +118,24 @@ class Run:
         self.step = int(self.state.properties["step"]) if "step" in self.state.properties else 0
         self.scheduler = LinearLRScheduler(self.optimizer, steps // 20, steps, RATE)  # knows the optimizer's steps
         self.log: list[tuple[int, float]] = []
+        self.recent: deque[float] = deque(maxlen=50)
 
     def train(self, report: bool) -> None:
         started, first = time.perf_counter(), self.step
         while self.step < self.steps:
-            loss = float(self.module(*self.data.batch(self.step)))
+            loss, _ = self.module(*self.data.batch(self.step))
             self.optimizer.step()
             self.scheduler.step()
             self.module.lazy_reset_grad()
             self.step += 1
-            self.log.append((self.step, loss))
+            self.log.append((self.step, float(loss)))
+            self.recent.append(float(loss))
             if self.step % SAVE_EVERY == 0:
                 self.save()
             if report and (self.step % 20 == 0 or self.step == self.steps):
                 per_step = (time.perf_counter() - started) / (self.step - first)
                 bar = "#" * (30 * self.step // self.steps)
-                mean = np.mean([value for _, value in self.log[-50:]])
+                mean = np.mean(self.recent)
                 print(
                     f"\r[{bar:30}] step {self.step}/{self.steps}  loss {mean:.3f}  {1000 * per_step:.1f} ms/step",
                     end="",
@@ -165,6 +168,8 @@ def train_and_kill(folder: Path, steps: int, kill_at: int) -> None:
     worker = subprocess.Popen([sys.executable, __file__, "--folder", str(folder), "--worker", str(steps)])
     while worker.poll() is None and saved_step(folder) < kill_at:
         time.sleep(0.05)
+    if worker.poll() is not None:
+        sys.exit("the training process ended by itself")
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     print(f"killed in the middle; the checkpoint is that of step {saved_step(folder)}")
