@@ -84,6 +84,54 @@ constexpr T lowest() {
   return std::is_floating_point_v<T> ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
 }
 
+/// Largest element of one window of an image and where it is; both by selection, since branches on data mispredict.
+template <class T, class Rows, class Cols>
+void largest_in(const T* x, std::int64_t width, const PoolGeometry& g, std::int64_t first, Rows rows, Cols cols,
+                T& best, std::int64_t& where) {
+  best = x[first];
+  where = first;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t line = first + r * g.dilation[0] * width;
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::int64_t at = line + c * g.dilation[1];
+      const bool take = wins(x[at], best);
+      best = take ? x[at] : best;
+      where = take ? at : where;
+    }
+  }
+}
+
+/// max_pool of two-dimensional images with row-major indices.
+template <class T>
+void max_pool_images(const PoolWindows& w, const T* x, T* y, std::int64_t* indices) {
+  using Two = std::integral_constant<std::int64_t, 2>;  // the usual window, unrolled
+  const PoolGeometry& g = w.geometry;
+  const std::int64_t in_size = g.in[0] * g.in[1];
+  const std::int64_t out_size = g.out[0] * g.out[1];
+  parallel_for(g.planes, grain_for(out_size * element_count(g.kernel)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t plane = begin; plane < end; ++plane) {
+      const T* from = x + plane * in_size;
+      std::int64_t o = plane * out_size;
+      for (std::int64_t i = 0; i < g.out[0]; ++i) {
+        const PoolSpan& rows = w.at(0, i);
+        for (std::int64_t j = 0; j < g.out[1]; ++j, ++o) {
+          const PoolSpan& cols = w.at(1, j);
+          T best = lowest<T>();
+          std::int64_t where = 0;
+          const std::int64_t first = rows.first * g.in[1] + cols.first;
+          if (rows.count == 2 && cols.count == 2) {
+            largest_in(from, g.in[1], g, first, Two(), Two(), best, where);
+          } else if (rows.count > 0 && cols.count > 0) {
+            largest_in(from, g.in[1], g, first, rows.count, cols.count, best, where);
+          }
+          y[o] = best;
+          if (indices != nullptr) indices[o] = plane * in_size + where;
+        }
+      }
+    }
+  });
+}
+
 /// What a mean is divided by.
 std::int64_t divisor(const PoolGeometry& g, const Box& box, bool count_padding) {
   std::int64_t count = 1;
@@ -98,6 +146,7 @@ std::int64_t divisor(const PoolGeometry& g, const Box& box, bool count_padding) 
 template <class T>
 void max_pool(const PoolWindows& windows, const T* x, T* y, std::int64_t* indices, bool column_major) {
   const PoolGeometry& g = windows.geometry;
+  if (g.in.size() == 2 && !column_major) return max_pool_images(windows, x, y, indices);
   std::int64_t in_size = element_count(g.in);
   std::int64_t out_size = element_count(g.out);
   for_each_window(windows, [&](std::int64_t plane, std::int64_t o, const Box& box) {
