@@ -18,16 +18,9 @@ Value* copy_of(Graph& to, const Value* v, ValueMap& copies) {
 }
 
 std::unique_ptr<Graph> clone_body(Graph& parent, const Graph& body, ValueMap& outer) {
-  auto result = std::make_unique<Graph>();
-  result->name = body.name;
+  std::unique_ptr<Graph> result = clone(body).graph;
   result->parent = &parent;
-  ValueMap copies;
-  for (const Capture& c : body.captures) {
-    result->captures.push_back({copy_of(parent, c.outer, outer), copy_of(*result, c.inner, copies)});
-  }
-  for (const Value* v : body.inputs) result->inputs.push_back(copy_of(*result, v, copies));
-  clone_into(*result, body, copies);
-  for (const Value* v : body.outputs) result->outputs.push_back(copy_of(*result, v, copies));
+  for (Capture& c : result->captures) c.outer = copy_of(parent, c.outer, outer);
   return result;
 }
 
@@ -46,6 +39,20 @@ void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
     copy->attributes = node->attributes;
     for (const auto& [key, body] : node->subgraphs) copy->subgraphs.emplace_back(key, clone_body(to, *body, copies));
   }
+}
+
+Clone clone(const Graph& graph) {
+  Clone result{std::make_unique<Graph>(), {}};
+  Graph& copy = *result.graph;
+  auto of = [&](const Value* v) { return copy_of(copy, v, result.copies); };
+  copy.name = graph.name;
+  copy.parent = graph.parent;
+  copy.equalities = graph.equalities;
+  for (const Capture& c : graph.captures) copy.captures.push_back({c.outer, of(c.inner)});
+  for (const Value* v : graph.inputs) copy.inputs.push_back(of(v));
+  clone_into(copy, graph, result.copies);
+  for (const Value* v : graph.outputs) copy.outputs.push_back(of(v));
+  return result;
 }
 
 }  // namespace backpass

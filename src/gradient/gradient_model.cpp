@@ -91,7 +91,19 @@ std::vector<Value*> make_seeds(Opened& opened) {
 }  // namespace
 
 std::vector<Problem> gradient_problems(const onnx_io::ModelProto& model, const GradientRequest& request) {
-  return all_problems(open(model, request), request);
+  Opened opened = open(model, request);
+  std::vector<Problem> problems = all_problems(opened, request);
+  if (!problems.empty()) return problems;
+  // What bodies hold, and ranks that rules need, only a trial tells.
+  auto note = [&](Problem::Kind kind, const Error& e) { problems.push_back({kind, "", "", e.what()}); };
+  try {
+    add_gradients(*opened.graph, opened.outputs, {}, opened.wrt, {request.standard_only});
+  } catch (const Unsupported& e) {
+    note(Problem::Kind::unsupported, e);
+  } catch (const InvalidInput& e) {
+    note(Problem::Kind::invalid, e);
+  }
+  return problems;
 }
 
 onnx_io::ModelProto gradient_model(const onnx_io::ModelProto& model, const GradientRequest& request) {

@@ -4,49 +4,12 @@
 #include <map>
 #include <set>
 
+#include "gradient/activity.hpp"
 #include "gradient/rule.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
 namespace {
-
-using ValueSet = std::set<const Value*>;
-
-bool carries_gradient(const Value* v) { return v->type.is_tensor() && is_float(v->type.dtype); }
-
-bool reads_any(const Node& node, const ValueSet& values) {
-  bool any = false;
-  for_each_read(node, [&](const Value* v) { any = any || values.count(v) != 0; });
-  return any;
-}
-
-bool writes_any(const Node& node, const ValueSet& values) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](const Value* v) { return v != nullptr && values.count(v) != 0; });
-}
-
-/// Values on some differentiable path from `wrt` to `outputs`.
-ValueSet active_values(const Graph& graph, std::span<Value* const> outputs, std::span<Value* const> wrt) {
-  ValueSet reached(wrt.begin(), wrt.end());
-  for (const Node* node : graph.nodes()) {
-    if (node->def == nullptr || node->def->is_flat || !reads_any(*node, reached)) continue;
-    for (const Value* v : node->outputs) {
-      if (v != nullptr && carries_gradient(v)) reached.insert(v);
-    }
-  }
-  ValueSet active;
-  for (const Value* v : outputs) {
-    if (reached.count(v) != 0) active.insert(v);
-  }
-  const auto& nodes = graph.nodes();
-  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
-    if (!writes_any(**it, active)) continue;
-    for_each_read(**it, [&](const Value* v) {
-      if (reached.count(v) != 0 && carries_gradient(v)) active.insert(v);
-    });
-  }
-  return active;
-}
 
 bool is_on_path(const Node& node, const ValueSet& active) {
   return node.def != nullptr && !node.def->is_flat && writes_any(node, active) && reads_any(node, active);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/slices.hpp"
+#include "ops/if_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 
@@ -49,7 +50,9 @@ const Register if_op{{.name = "If",
                       .outputs = {1, -1},
                       .types = types::boolean,
                       .infer = infer,
-                      .compute = compute}};
+                      .compute = compute,
+                      .gradient = if_gradient,
+                      .fused_gradient = if_fused_gradient}};
 
 }  // namespace
 }  // namespace backpass

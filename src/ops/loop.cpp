@@ -3,7 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "kernels/slices.hpp"
+#include "ops/iteration_rule.hpp"
 #include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 
@@ -107,6 +109,22 @@ void compute(ComputeContext& c) {
   }
 }
 
+Iteration iteration_of(const Node& node) {
+  const Graph& body = checked_body(node);
+  const std::size_t variables = variable_count(node);
+  Iteration it;
+  it.number = body.inputs[0];
+  it.condition = body.inputs[1];
+  for (std::size_t i = 0; i < variables; ++i)
+    it.states.push_back({i + kLeading, i, body.inputs[i + kLeading], body.outputs[i + 1]});
+  for (std::size_t i = variables; i < node.outputs.size(); ++i) it.writes.push_back({i, body.outputs[i + 1]});
+  return it;
+}
+
+void gradient(GradientContext& g) { iteration_gradient(g, iteration_of(g.node), true); }
+
+void fused_gradient(GradientContext& g) { iteration_gradient(g, iteration_of(g.node), false); }
+
 const Register loop{{.name = "Loop",
                      .since = 25,
                      .doc = "Runs a body a number of times, or while a condition holds.",
@@ -114,7 +132,9 @@ const Register loop{{.name = "Loop",
                      .outputs = {1, -1},
                      .types = {},
                      .infer = infer,
-                     .compute = compute}};
+                     .compute = compute,
+                     .gradient = gradient,
+                     .fused_gradient = fused_gradient}};
 
 }  // namespace
 }  // namespace backpass

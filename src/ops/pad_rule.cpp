@@ -6,7 +6,7 @@
 namespace backpass {
 namespace {
 
-Value* padded(GradientContext& g, Value* data, Value* pads, Value* fill, AttributeList attributes = {}) {
+Value* padded(GradientContext& g, Value* data, Value* pads, Value* fill, const AttributeList& attributes = {}) {
   std::vector<Value*> inputs{data, pads, fill};
   if (g.has_input(3)) inputs.push_back(g.x(3));
   return g.op("Pad", std::move(inputs), attributes);

@@ -4,10 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "kernels/slices.hpp"
+#include "ops/iteration_rule.hpp"
 #include "ops/op.hpp"
-#include "ops/scan_rule.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {
@@ -227,6 +228,26 @@ void compute(ComputeContext& c) {
   for (std::size_t i = 0; i < p.scans_out; ++i) c.outputs[p.states + i] = std::move(r.scans[i]);
 }
 
+Iteration iteration_of(const Node& node) {
+  const Plan p = plan_of(node);
+  if (p.batched)
+    fail<Unsupported>(node.label(),
+                      " gradient: the form of opset 8, which loops over a batch, has none; convert the "
+                      "model to opset 9 or later");
+  const Graph& body = body_of(node, "body");
+  Iteration it;
+  for (std::size_t i = 0; i < p.states; ++i) it.states.push_back({i, i, body.inputs[i], body.outputs[i]});
+  for (std::size_t i = 0; i < p.scans_in; ++i)
+    it.reads.push_back({p.states + i, body.inputs[p.states + i], p.in_axes[i], p.in_reversed[i]});
+  for (std::size_t i = 0; i < p.scans_out; ++i)
+    it.writes.push_back({p.states + i, body.outputs[p.states + i], p.out_axes[i], p.out_reversed[i]});
+  return it;
+}
+
+void gradient(GradientContext& g) { iteration_gradient(g, iteration_of(g.node), true); }
+
+void fused_gradient(GradientContext& g) { iteration_gradient(g, iteration_of(g.node), false); }
+
 const Register scan{{.name = "Scan",
                      .since = 25,
                      .doc = "Runs a body over slices of tensors, handing state "
@@ -236,7 +257,8 @@ const Register scan{{.name = "Scan",
                      .types = {},
                      .infer = infer,
                      .compute = compute,
-                     .gradient = scan_gradient}};
+                     .gradient = gradient,
+                     .fused_gradient = fused_gradient}};
 
 void lift_batched(Builder&, Node& node) {
   node.attributes.insert_or_assign(kBatched, std::int64_t{1});

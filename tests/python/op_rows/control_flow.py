@@ -57,6 +57,8 @@ ROWS = [
         attrs={"body": COUNTING},
         outputs=2,
         sized=False,
+        grad=[2],
+        grad_inputs=[case(None, const(True), data(3, low=1, high=2)), case(np.array(2), np.array(True), data(3))],
         name="Loop-while",
     ),
     Row(

@@ -1,0 +1,58 @@
+#include "gradient/activity.hpp"
+
+#include <algorithm>
+
+#include "ops/op.hpp"
+
+namespace backpass {
+
+bool carries_gradient(const Value* v) { return v->type.is_tensor() && is_float(v->type.dtype); }
+
+bool reads_any(const Node& node, const ValueSet& values) {
+  bool any = false;
+  for_each_read(node, [&](const Value* v) { any = any || values.count(v) != 0; });
+  return any;
+}
+
+bool writes_any(const Node& node, const ValueSet& values) {
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](const Value* v) { return v != nullptr && values.count(v) != 0; });
+}
+
+namespace {
+
+bool is_differentiable(const Node& node) { return node.def != nullptr && !node.def->is_flat; }
+
+}  // namespace
+
+ValueSet reached_from(const Graph& graph, ValueSet from) {
+  for (const Node* node : graph.nodes()) {
+    if (!is_differentiable(*node) || !reads_any(*node, from)) continue;
+    for (const Value* v : node->outputs) {
+      if (v != nullptr && carries_gradient(v)) from.insert(v);
+    }
+  }
+  return from;
+}
+
+ValueSet needed_for(const Graph& graph, ValueSet outputs) {
+  const auto& nodes = graph.nodes();
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
+    if (!is_differentiable(**it) || !writes_any(**it, outputs)) continue;
+    for_each_read(**it, [&](const Value* v) {
+      if (carries_gradient(v)) outputs.insert(v);
+    });
+  }
+  return outputs;
+}
+
+ValueSet active_values(const Graph& graph, std::span<Value* const> outputs, std::span<Value* const> wrt) {
+  const ValueSet reached = reached_from(graph, {wrt.begin(), wrt.end()});
+  const ValueSet needed = needed_for(graph, {outputs.begin(), outputs.end()});
+  ValueSet active;
+  std::set_intersection(reached.begin(), reached.end(), needed.begin(), needed.end(),
+                        std::inserter(active, active.end()));
+  return active;
+}
+
+}  // namespace backpass
