@@ -66,6 +66,11 @@ def test_statistics_of_layer_normalization_take_part(shape: str, outputs: list[s
     assert_right(text, {"x": normal(3, 4), "w": normal(4), "b": normal(4)}, ["x", "w", "b"], outputs)
 
 
+def test_layer_normalization_with_a_scale_shorter_than_its_rows() -> None:
+    text = "(double[2,3,4] x, double[4] w) => (double[2,3,4] y) { y = LayerNormalization<axis = -2>(x, w) }"
+    assert_right(text, {"x": normal(2, 3, 4), "w": normal(4)}, ["x", "w"], ["y"])
+
+
 @pytest.mark.parametrize("outputs", [["y"], ["r"], ["y", "r"]])
 def test_statistic_of_simplified_layer_normalization_takes_part(outputs: list[str]) -> None:
     text = (
