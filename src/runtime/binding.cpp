@@ -10,8 +10,6 @@
 namespace backpass {
 namespace {
 
-constexpr int kEnd = 1 << 30;  // read by the caller, after the last step
-
 /// A piece of memory and the steps between which it is needed.
 struct Storage {
   Place place;  // kind arena until it is given to an output
@@ -24,16 +22,19 @@ struct Storage {
 class Binder {
  public:
   Binder(const Program& program, std::vector<StepKind> kinds, Binding& binding)
-      : program_(program), kinds_(std::move(kinds)), binding_(binding), facts_(program.values.size()) {
+      : program_(program),
+        kinds_(std::move(kinds)),
+        needs_(find_needs(program, kinds_)),
+        binding_(binding),
+        facts_(program.values.size()) {
     storages_.reserve(program.steps.size());
-    find_needed_steps();
   }
 
   void run(std::span<const RuntimeValue> inputs) {
     bind_inputs(inputs);
-    binding_.steps.reserve(needed_count_);
+    binding_.steps.reserve(needs_.count);
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      if (needed_[i]) blaming(*program_.steps[i].node, [&] { bind_step(static_cast<int>(i)); });
+      if (needs_.steps[i]) blaming(*program_.steps[i].node, [&] { bind_step(static_cast<int>(i)); });
     }
     bind_outputs();
     lay_out();
@@ -44,27 +45,12 @@ class Binder {
   struct Fact {
     int storage = -1;
     int late = -1;
-    int last_read = -1;
   };
 
   BoundValue& bound(int v) { return binding_.values[static_cast<std::size_t>(v)]; }
   Fact& fact(int v) { return facts_[static_cast<std::size_t>(v)]; }
 
-  /// A step counts when something it gives is read by a step that counts, and is not known anyway. Many exported
-  /// tensors are only asked for their extents.
-  void find_needed_steps() {
-    for (int v : program_.outputs) fact(v).last_read = kEnd;
-    needed_.assign(program_.steps.size(), false);
-    for (std::size_t i = program_.steps.size(); i-- > 0;) {
-      if (kinds_[i] == StepKind::known) continue;
-      const Step& step = program_.steps[i];
-      needed_[i] = std::any_of(step.outputs.begin(), step.outputs.end(),
-                               [&](int v) { return v >= 0 && fact(v).last_read >= 0; });
-      if (!needed_[i]) continue;
-      ++needed_count_;
-      step.for_each_read([&](int v) { fact(v).last_read = std::max(fact(v).last_read, static_cast<int>(i)); });
-    }
-  }
+  int last_read(int v) const { return needs_.last_read[static_cast<std::size_t>(v)]; }
 
   int new_late(int last) {
     late_last_.push_back(last);
@@ -79,7 +65,7 @@ class Binder {
       if (inputs[i].is_tensor() && inputs[i].tensor.dtype() != DType::string) {
         bound(v).place = {Place::Kind::input, static_cast<int>(i), 0, nullptr};
       } else {
-        binding_.late_inputs[i] = fact(v).late = new_late(kEnd);
+        binding_.late_inputs[i] = fact(v).late = new_late(Needs::kEnd);
       }
     }
   }
@@ -113,7 +99,7 @@ class Binder {
       return concat("'", named.name, "' ", name_of(bound(v).dtype), to_string(bound(v).dims()));
     });
     storage.first = s;
-    storage.last = std::max(s, fact(v).last_read);
+    storage.last = std::max(s, last_read(v));
     fact(v).storage = static_cast<int>(storages_.size());
     storages_.push_back(storage);
   }
@@ -130,7 +116,7 @@ class Binder {
     fact(out).storage = fact(in).storage;
     fact(out).late = fact(in).late;
     bound(out).place = bound(in).place;
-    int last = fact(out).last_read;  // until then the memory behind the input is read
+    int last = last_read(out);  // until then the memory behind the input is read
     if (Storage* storage = storage_of(in)) storage->last = std::max(storage->last, last);
     if (fact(in).late >= 0) {
       int& end = late_last_[static_cast<std::size_t>(fact(in).late)];
@@ -205,7 +191,7 @@ class Binder {
       if (bound(in).dims() != bound(out).dims() || bound(in).dtype != bound(out).dtype) continue;
       if (storage->bytes != bound(out).bytes() || is_shared(step, i)) continue;
       fact(out).storage = fact(in).storage;
-      storage->last = std::max(s, fact(out).last_read);
+      storage->last = std::max(s, last_read(out));
       ++binding_.report.in_place;
       return true;
     }
@@ -217,7 +203,7 @@ class Binder {
     BoundStep& bound_step = binding_.steps.emplace_back();
     bound_step.step = s;
     for (int v : step.outputs) {
-      if (v >= 0) fact(v).late = new_late(std::max(s, fact(v).last_read));
+      if (v >= 0) fact(v).late = new_late(std::max(s, last_read(v)));
       bound_step.late_outputs.push_back(v < 0 ? -1 : fact(v).late);
     }
     ++binding_.report.late_steps;
@@ -312,10 +298,9 @@ class Binder {
 
   const Program& program_;
   std::vector<StepKind> kinds_;
+  Needs needs_;
   Binding& binding_;
   std::vector<Fact> facts_;
-  std::vector<bool> needed_;
-  std::size_t needed_count_ = 0;
   std::vector<Storage> storages_;
   std::vector<std::pair<std::size_t, std::size_t>> scratch_;  // bound step, bytes
   std::vector<int> late_last_;                                // per late value: the last step that reads it

@@ -1,5 +1,6 @@
 #include "runtime/infer_program.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "graph/blame.hpp"
@@ -208,6 +209,24 @@ std::vector<StepKind> infer_program(const Program& program, std::span<const Runt
     blaming(*step.node, [&] { kinds.push_back(inference.infer(step)); });
   }
   return kinds;
+}
+
+Needs find_needs(const Program& program, const std::vector<StepKind>& kinds) {
+  Needs needs;
+  needs.last_read.assign(program.values.size(), -1);
+  needs.steps.assign(program.steps.size(), false);
+  auto last_read = [&](int v) -> int& { return needs.last_read[static_cast<std::size_t>(v)]; };
+  for (int v : program.outputs) last_read(v) = Needs::kEnd;
+  for (std::size_t i = program.steps.size(); i-- > 0;) {
+    const Step& step = program.steps[i];
+    bool is_read =
+        std::any_of(step.outputs.begin(), step.outputs.end(), [&](int v) { return v >= 0 && last_read(v) >= 0; });
+    if (kinds[i] == StepKind::known || !is_read) continue;
+    needs.steps[i] = true;
+    ++needs.count;
+    step.for_each_read([&](int v) { last_read(v) = std::max(last_read(v), static_cast<int>(i)); });
+  }
+  return needs;
 }
 
 }  // namespace backpass

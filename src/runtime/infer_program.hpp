@@ -21,4 +21,16 @@ enum class StepKind : std::uint8_t {
 /// not fit.
 std::vector<StepKind> infer_program(const Program& program, std::span<const RuntimeValue> inputs, Binding& binding);
 
+/// Which steps count, and for how long values are read.
+struct Needs {
+  static constexpr int kEnd = 1 << 30;  ///< read by the caller, after the last step
+  std::vector<int> last_read;           ///< per value: the last step that reads it, kEnd, or -1
+  std::vector<bool> steps;
+  std::size_t count = 0;  ///< of steps
+};
+
+/// A step counts when something it gives is read by a step that counts, and is not known anyway. Many exported tensors
+/// are only asked for their extents.
+Needs find_needs(const Program& program, const std::vector<StepKind>& kinds);
+
 }  // namespace backpass

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "allocations.hpp"
 #include "backpass/session.hpp"
 #include "onnx_io/proto.hpp"
 #include "onnx_io/writer.hpp"
@@ -39,6 +40,9 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::fre
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace backpass {
+
+std::int64_t allocation_count() { return allocations; }
+
 namespace {
 
 using onnx_io::AttributeProto;
