@@ -65,8 +65,9 @@ stubs: build ## regenerate the type stub of the native module
 ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error >$(1)/ctest.log \
   && grep 'tests passed' $(1)/ctest.log || { cat $(1)/ctest.log; exit 1; }
 
-demo: build ## load, check, plan and run a model
-	$(PY) examples/demo.py
+demo: build ## train a network on Fashion-MNIST, kill it, resume, export
+	@$(call apt_install,dataset-fashion-mnist) || $(PY) -m pip install -q scikit-learn
+	$(PY) examples/fashion.py --folder build/fashion
 
 test: build ## C++ and Python tests, everyday suite
 	@$(call ctest,$(BUILD))

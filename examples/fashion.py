@@ -195,6 +195,7 @@ def confirm(run: Run, path: Path) -> None:
 
 def main(folder: Path, epochs: int) -> None:
     began = time.perf_counter()
+    (folder / "log.jsonl").unlink(missing_ok=True)
     data = load_data()
     steps = epochs * (len(data.labels) // BATCH)
     if data.name == "digits":

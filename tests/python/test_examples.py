@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from backpass import artifacts
+from backpass.api import CheckpointState, Module, Optimizer
+from onnx import helper, numpy_helper
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,20 +30,94 @@ def test_demo_agrees_with_onnxruntime() -> None:
     assert "Every output agrees with onnxruntime." in text
 
 
-@pytest.mark.slow
-def test_cpp_example_is_built_with_find_package_and_runs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The C and C++ examples, built as a user would; and where their libraries are."""
     build = next((b for b in (ROOT / "build" / "dev", ROOT / "build") if (b / "CMakeCache.txt").exists()), None)
     if build is None:
         pytest.skip("there is no CMake build to install from")
-    prefix, model = tmp_path / "prefix", tmp_path / "model.onnx"
+    folder = tmp_path_factory.mktemp("programs")
+    prefix = folder / "prefix"
     run("cmake", "--install", build, "--component", "development", "--prefix", prefix)
-    run("cmake", "-S", ROOT / "examples" / "cpp", "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
     libraries = f"{prefix / 'lib'}:{Path(sys.prefix) / 'lib'}"  # oneDNN's wheel puts libdnnl there
-    run("cmake", "--build", tmp_path / "build", LD_LIBRARY_PATH=libraries)
+    for language in ("c", "cpp"):
+        run("cmake", "-S", ROOT / "examples" / language, "-B", folder / language, f"-DCMAKE_PREFIX_PATH={prefix}")
+        run("cmake", "--build", folder / language, LD_LIBRARY_PATH=libraries)
+    return folder, libraries
+
+
+def test_cpp_example_describes_a_model(programs: tuple[Path, str], tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
     run(sys.executable, ROOT / "examples" / "demo.py", "--save", model)
-    text = run(tmp_path / "build" / "describe", model, "3", LD_LIBRARY_PATH=libraries)
+    text = run(programs[0] / "cpp" / "describe", model, "3", LD_LIBRARY_PATH=programs[1])
     assert "input  image: tensor(float)" in text
     assert "output probabilities: [3,10]" in text
+
+
+STEPS, BATCH, FEATURES, CLASSES = 12, 5, 6, 3
+
+
+def make_artifacts(folder: Path) -> None:
+    rng = np.random.default_rng(1)
+    weights = {"w1": (FEATURES, 8), "b1": (8,), "w2": (8, CLASSES), "b2": (CLASSES,)}
+    tensors = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in weights.items()]
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("Gemm", ["t", "w2", "b2"], ["scores"]),
+    ]
+    x = helper.make_tensor_value_info("x", 1, ["n", FEATURES])
+    scores = helper.make_tensor_value_info("scores", 1, ["n", CLASSES])
+    graph = helper.make_graph(nodes, "g", [x], [scores], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folder.mkdir()
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=list(weights),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=folder,
+    )
+
+
+def test_python_c_and_cpp_train_alike_bit_for_bit(programs: tuple[Path, str], tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    batches = [
+        (rng.standard_normal((BATCH, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, BATCH))
+        for _ in range(STEPS)
+    ]
+    (tmp_path / "data").write_bytes(b"".join(x.tobytes() + y.tobytes() for x, y in batches))
+    losses, exported = {}, {}
+    for language in ("c", "cpp"):
+        folder = tmp_path / language
+        make_artifacts(folder)
+        program = programs[0] / language / "train"
+        sizes = (str(STEPS), str(BATCH), str(FEATURES))
+        text = run(program, folder, tmp_path / "data", *sizes, "scores", LD_LIBRARY_PATH=programs[1])
+        losses[language] = [np.float32(line) for line in text.split()]
+        exported[language] = (folder / "inference.onnx").read_bytes()
+    folder = tmp_path / "python"
+    make_artifacts(folder)
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    losses["python"] = []
+    for x, y in batches:
+        losses["python"].append(np.float32(module(x, y)))
+        optimizer.step()
+        module.lazy_reset_grad()
+    module.export_model_for_inferencing(folder / "inference.onnx", ["scores"])
+    assert losses["python"][-1] < losses["python"][0]
+    assert losses["c"] == losses["cpp"] == losses["python"]
+    assert exported["c"] == exported["cpp"] == (folder / "inference.onnx").read_bytes()
+    error = subprocess.run(
+        [programs[0] / "c" / "train", tmp_path, "x", "1", "1", "1"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_LIBRARY_PATH": programs[1]},
+    )
+    assert error.returncode == 1
+    assert "checkpoint" in error.stderr
 
 
 @pytest.mark.slow
