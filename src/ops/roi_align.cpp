@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
@@ -161,21 +162,23 @@ void align(const Spec& s, const T* x, const T* rois, const std::int64_t* batch, 
   });
 }
 
+Spec spec_of(const PrepareContext& c, const Dims& x, const Dims& y) {
+  return {c.node.label(),
+          x[0],
+          x[1],
+          x[2],
+          x[3],
+          y[0],
+          y[2],
+          y[3],
+          c.node.attr_int("sampling_ratio", 0),
+          c.node.attr_float("spatial_scale", 1),
+          c.node.attr_string("coordinate_transformation_mode", "half_pixel") == "half_pixel",
+          c.node.attr_string("mode", "avg") == "max"};
+}
+
 Kernel prepare(PrepareContext& c) {
-  const Dims& x = c.in(0).dims;
-  const Dims& y = c.out(0).dims;
-  Spec s{c.node.label(),
-         x[0],
-         x[1],
-         x[2],
-         x[3],
-         y[0],
-         y[2],
-         y[3],
-         c.node.attr_int("sampling_ratio", 0),
-         c.node.attr_float("spatial_scale", 1),
-         c.node.attr_string("coordinate_transformation_mode", "half_pixel") == "half_pixel",
-         c.node.attr_string("mode", "avg") == "max"};
+  Spec s = spec_of(c, c.in(0).dims, c.out(0).dims);
   Kernel kernel;
   visit_real(c.in(0).dtype, [&]<class T>() {
     kernel = [s](const KernelArgs& args) {
@@ -185,6 +188,78 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
+/// Hands one output element's gradient to what it was made of.
+template <class T>
+void spread_bin(const Spec& s, const Sample<T>* samples, std::int64_t count, const T* plane, T dy, T* dx) {
+  if (count == 0) return;
+  const Sample<T>* best = samples;
+  int corner = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (int n = 0; n < 4; ++n) {
+      const Sample<T>& sample = samples[i];
+      if (!s.is_max) {
+        dx[sample.at[n]] += dy * sample.weight[n] / static_cast<T>(count);
+      } else if (sample.weight[n] * plane[sample.at[n]] > best->weight[corner] * plane[best->at[corner]]) {
+        best = &sample;
+        corner = n;
+      }
+    }
+  }
+  if (s.is_max) dx[best->at[corner]] += dy * best->weight[corner];
+}
+
+/// Rectangles one after the other, channels side by side: the order of additions does not depend on threads.
+template <class T>
+void align_backward(const Spec& s, const T* dy, const T* x, const T* rois, const std::int64_t* batch, T* dx) {
+  std::int64_t out = s.out_height * s.out_width;
+  std::int64_t in = s.height * s.width;
+  std::fill_n(dx, s.batch * s.channels * in, T(0));
+  if (in == 0) return;
+  Grid<T> grid;
+  for (std::int64_t r = 0; r < s.rois; ++r) {
+    if (batch[r] < 0 || batch[r] >= s.batch) {
+      fail(s.label, " batch index ", batch[r], " of roi ", r, ": expected [0, ", s.batch, ")");
+    }
+    make_grid(s, rois + r * 4, r, grid);
+    parallel_for(s.channels, grain_for(out * grid.per_bin * 4), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t c = begin; c < end; ++c) {
+        const std::int64_t plane = (batch[r] * s.channels + c) * in;
+        for (std::int64_t i = 0; i < out; ++i) {
+          spread_bin(s, grid.samples.data() + i * grid.per_bin, grid.per_bin, x + plane,
+                     dy[(r * s.channels + c) * out + i], dx + plane);
+        }
+      }
+    });
+  }
+}
+
+/// dX from dY, X, rois, batch_indices.
+Kernel prepare_gradient(PrepareContext& c) {
+  Spec s = spec_of(c, c.in(1).dims, c.in(0).dims);
+  Kernel kernel;
+  visit_real(c.in(0).dtype, [&]<class T>() {
+    kernel = [s](const KernelArgs& args) {
+      align_backward<T>(s, args.in<T>(0), args.in<T>(1), args.in<T>(2), args.in<std::int64_t>(3), args.out<T>(0));
+    };
+  });
+  return kernel;
+}
+
+void fused_gradient(GradientContext& g) {
+  AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
+  g.set(0, g.op("RoiAlignGrad", {g.dy(), g.x(0), g.x(1), g.x(2)}, attributes, "backpass"));
+  g.set_zero(1);  // as everywhere: rectangles are not learnt through their pooling
+}
+
+const Register roi_align_grad{{.name = "RoiAlignGrad",
+                               .domain = "backpass",
+                               .doc = "gradient of RoiAlign with respect to the feature map",
+                               .inputs = {4, 4},
+                               .types = types::floats,
+                               .infer = [](InferContext& c) { c.set_type(0, c.type(1)); },
+                               .prepare = prepare_gradient,
+                               .half_through_float = true}};
+
 const Register roi_align{{.name = "RoiAlign",
                           .since = 22,
                           .doc = "bilinear resampling of rectangles of a feature map",
@@ -192,6 +267,7 @@ const Register roi_align{{.name = "RoiAlign",
                           .types = types::floats,
                           .infer = infer,
                           .prepare = prepare,
+                          .fused_gradient = fused_gradient,
                           .half_through_float = true}};
 
 void lift_16(Builder&, Node& node) {

@@ -17,3 +17,11 @@ REASONS: dict[str, str] = {
     "SparseSoftmaxCrossEntropyGrad": IS_GRADIENT,
     "SplitToSequence": SEQUENCE,
 }
+
+# Differentiable in training graphs, by a kernel, but not by backpass.grad's models of standard operators.
+SCATTERED = "reads scattered elements with weights of its own; in standard operators hundreds of nodes"
+WITHOUT_STANDARD_FORM: dict[str, str] = {
+    "GridSample": SCATTERED,
+    "MaxRoiPool": SCATTERED,
+    "RoiAlign": SCATTERED,
+}
