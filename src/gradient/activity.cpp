@@ -21,6 +21,13 @@ bool writes_any(const Node& node, const ValueSet& values) {
 
 namespace {
 
+/// Sequences and optionals have no gradients, but what goes through them must be noticed: their operators are refused
+/// instead of giving zeros.
+bool passes_on(const Type& type) {
+  if (type.element != nullptr) return passes_on(*type.element);
+  return type.is_tensor() && is_float(type.dtype);
+}
+
 bool is_differentiable(const Node& node) { return node.def != nullptr && !node.def->is_flat; }
 
 }  // namespace
@@ -29,7 +36,7 @@ ValueSet reached_from(const Graph& graph, ValueSet from) {
   for (const Node* node : graph.nodes()) {
     if (!is_differentiable(*node) || !reads_any(*node, from)) continue;
     for (const Value* v : node->outputs) {
-      if (v != nullptr && carries_gradient(v)) from.insert(v);
+      if (v != nullptr && passes_on(v->type)) from.insert(v);
     }
   }
   return from;
@@ -40,7 +47,7 @@ ValueSet needed_for(const Graph& graph, ValueSet outputs) {
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
     if (!is_differentiable(**it) || !writes_any(**it, outputs)) continue;
     for_each_read(**it, [&](const Value* v) {
-      if (carries_gradient(v)) outputs.insert(v);
+      if (passes_on(v->type)) outputs.insert(v);
     });
   }
   return outputs;

@@ -250,6 +250,20 @@ REFUSED = {
         ["v0"],
         "whose shape every iteration keeps",
     ),
+    "sequence": (
+        """g (double[2, N] x) => (double[1, N] y) {
+          parts = SplitToSequence<axis = 0>(x) zero = Constant<value = int64 {0}>() y = SequenceAt(parts, zero) }""",
+        ["x"],
+        "SplitToSequence",
+    ),
+    "sequence-inside": (
+        """g (bool c, double[2, N] x) => (double[M, N] y) {
+          y = If (c) <then_branch = t () => (double[1, N] a) { parts = SplitToSequence<axis = 0>(x)
+                        zero = Constant<value = int64 {0}>() a = SequenceAt(parts, zero) },
+                      else_branch = e () => (double[2, N] b) { b = Identity(x) }> }""",
+        ["x"],
+        "SplitToSequence",
+    ),
     "random": (
         """g (bool c, float[N] x) => (float[N] y) {
           y = If (c) <then_branch = t () => (float[N] a) { r = RandomNormalLike(x) a = Mul(x, r) },
