@@ -121,6 +121,10 @@ class Elaboration {
   void lift(Node& node) {
     if (node.opset == 0) return;
     std::int64_t opset = node.opset;
+    // Adapters look at the first input; what it is not there for is said here.
+    const OpDef* newest = find_op(node.domain, node.op);
+    const bool takes_input = newest != nullptr && newest->inputs.min > 0 && node.subgraphs.empty();
+    if (takes_input && node.input(0) == nullptr) fail(node.label(), " input 0: got none, expected a value");
     for (const Adapter* adapter : adapters_for(node.domain, node.op, opset)) {
       std::string op = node.op;
       Builder builder(graph_, &node, node.name.empty() ? node.op : node.name);

@@ -63,8 +63,11 @@ void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& in = c.shape(0);
   c.require(in.size() == 3, "input: got rank ", in.size(), ", expected [N, C * block, L]");
-  std::vector<Dim> image = c.ints(1);
-  std::vector<Dim> block = c.ints(2);
+  const auto known_image = movement::index_list(c, 1, "image_shape");
+  const auto known_block = movement::index_list(c, 2, "block_shape");
+  if (!known_image || !known_block) throw NotKnownYet{};
+  const std::vector<Dim>& image = *known_image;
+  const std::vector<Dim>& block = *known_block;
   c.require(image.size() == block.size() && !image.empty(), "image_shape and block_shape: got ", image.size(), " and ",
             block.size(), " extents");
   Dim area = product(block);

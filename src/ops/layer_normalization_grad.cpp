@@ -21,6 +21,12 @@ constexpr std::size_t inverse_input(Form form) { return form == Form::simplified
 template <Form form>
 void infer(InferContext& c) {
   for (std::size_t k = 0; k < c.outputs.size(); ++k) c.set_dtype(k, k == 0 ? c.dtype(0) : c.dtype(2));
+  for (std::size_t i = 0; i < c.input_count(); ++i) {
+    c.require(types::floats.has(c.dtype(i)), "element type of input ", i, ": got ", name_of(c.dtype(i)),
+              ", expected a float type");
+  }
+  c.require(c.rank(0) == c.rank(1), "rank of dY: got ", c.rank(0), ", expected ", c.rank(1), " as input 1 has");
+  for (std::size_t i = 0; i < c.rank(1); ++i) c.unify(c.shape(0)[i], c.shape(1)[i], "extents of dY and input 1");
   c.set_shape(0, c.shape(1));
   c.axis(c.node.attr_int("axis", -1), c.rank(1));
   for (std::size_t k = 1; k < c.outputs.size(); ++k) c.set_shape(k, c.shape(2));

@@ -128,6 +128,11 @@ void infer_crop(InferContext& c) {
   std::vector<std::int64_t> axes(out.size());
   for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<std::int64_t>(i);
   axes = c.node.attr_ints("axes", axes);
+  if (c.knows_shape(1) && c.rank(1) == 1) {
+    const Dim& count = c.shape(1)[0];
+    c.require(!count.is_known() || count.is(std::ssize(axes)), "shape: got ", shown(count), " extents, expected ",
+              axes.size(), ", one per axis");
+  }
   auto target = movement::index_list(c, 1, "shape");
   c.require(!target || target->size() == axes.size(), "shape: got ", target ? target->size() : 0, " extents for ",
             axes.size(), " axes");

@@ -22,7 +22,11 @@ void infer(InferContext& c, std::size_t x_input) {
   const Shape& dy = c.shape(0);
   c.require(dy.size() >= 3, "dY is ", shown(dy), ": expected [batch, channels, spatial...]");
   const Value* dx = c.node.output(0);
-  if (dx == nullptr || !dx->type.shape) throw NotKnownYet{};
+  if (dx == nullptr || !dx->type.shape) {
+    c.require(c.constant(0) == nullptr, "shape of the result: got none, expected input ", x_input,
+              " or a declared shape of the output");
+    throw NotKnownYet{};
+  }
   Shape x = *dx->type.shape;
   c.require(x.size() == dy.size(), "output is declared ", shown(x), ": expected ", dy.size(), " axes, as dY has");
   std::copy_n(dy.begin(), 2, x.begin());

@@ -21,7 +21,8 @@ void infer(InferContext& c) {
     } else {
       shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
     }
-  } else if (auto sizes = movement::index_list(c, 1, "split"); sizes && sizes->size() == 1 && c.knows_shape(1) && c.rank(1) == 1) {
+  } else if (auto sizes = movement::index_list(c, 1, "split");
+             sizes && sizes->size() == 1 && c.knows_shape(1) && c.rank(1) == 1) {
     shape[axis] = sizes->front();
   } else {
     shape[axis] = c.data_dependent("part");

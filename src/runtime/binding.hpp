@@ -49,7 +49,7 @@ struct BoundStep {
   std::size_t first_pointer = 0;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  std::size_t scratch_offset = 0;          ///< in the arena
+  std::size_t scratch_offset = 0;  ///< in the arena
   std::size_t scratch_bytes = 0;
   std::vector<std::size_t> late_pointers;  ///< pointers (relative) to fill in just before the step
   std::vector<int> late_outputs;           ///< late index per output; -1: none

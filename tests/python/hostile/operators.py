@@ -76,6 +76,10 @@ CASES: list[Case] = [
         "[Expand 'e'] shape: got int64[2,1], expected a 1-D tensor"),
     bad("topk-by-a-table", "(float[4] x, int64[1,1] k) => (y, i) { [t] y, i = TopK(x, k) }",
         "[TopK 't'] K: got int64[1,1]"),
+    bad("crop-of-scalar", "(float x, int64[2] s) => (y) { [c] y = CenterCropPad(x, s) }",
+        "[CenterCropPad 'c'] shape: got 2 extents, expected 0"),
+    bad("col2im-by-a-table", "(float[1,9,4] x, int64[1,2] s, int64[2] b) => (y) { [c] y = Col2Im(x, s, b) }",
+        "[Col2Im 'c'] image_shape: got int64[1,2], expected a 1-D tensor"),
     bad("tile-of-scalar", "(float x, int64[2] r) => (y) { [t] y = Tile(x, r) }",
         "[Tile 't'] repeats: got 2 numbers, expected 0"),
     # ---- Shapes.
