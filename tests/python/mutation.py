@@ -125,7 +125,11 @@ def change_shape(d: Damaged, rng: Rng) -> str:
             shape[int(rng.integers(len(shape)))] = int(rng.choice([0, 1, 2, 5]))
         case _:
             shape = []
-    d.values[i] = np.resize(d.values[i], shape) if d.values[i].size else np.zeros(shape, d.values[i].dtype)
+    d.values[i] = (
+        np.resize(d.values[i], shape)
+        if d.values[i].size
+        else np.full(shape, "" if d.values[i].dtype == object else 0, d.values[i].dtype)
+    )
     return f"input {i} with extents {shape}"
 
 
