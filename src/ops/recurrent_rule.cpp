@@ -81,11 +81,16 @@ void recurrent_fused_gradient_rule(GradientContext& g) {
   const std::string op = kind == CellKind::lstm ? "LSTMGrad" : "GRUGrad";
   std::vector<std::size_t> answered{kX, kW, kR, kB, kInitialH};
   if (kind == CellKind::lstm) answered.insert(answered.end(), {kInitialC, kP});
-  std::vector<Value*> reads;
-  for (std::size_t i = 0; i < (kind == CellKind::lstm ? 8 : 6); ++i) reads.push_back(g.node.input(i));
-  for (std::size_t k = 0; k < (kind == CellKind::lstm ? 3 : 2); ++k) reads.push_back(gradient_or_none(g, k));
-  std::vector<Value*> kept = kept_values(g, kind);
-  reads.insert(reads.begin() + (kind == CellKind::lstm ? 8 : 6), kept.begin(), kept.end());
+  std::vector<Value*> reads{g.x(kX), g.x(kW), g.x(kR)};
+  if (kind == CellKind::gru) reads.push_back(g.node.input(kB));
+  reads.insert(reads.end(), {g.node.input(kLengths), g.node.input(kInitialH)});
+  if (kind == CellKind::lstm) reads.push_back(g.node.input(kInitialC));
+  std::vector<Value*> arriving;
+  for (std::size_t k = 0; k < (kind == CellKind::lstm ? 3 : 2); ++k) arriving.push_back(gradient_or_none(g, k));
+  const std::vector<Value*> kept = kept_values(g, kind);
+  reads.insert(reads.end(), kept.begin(), kept.end());
+  reads.insert(reads.end(), arriving.begin(), arriving.end());
+  if (kind == CellKind::lstm) reads.push_back(g.node.input(kP));
   add_operator(g, op, std::move(reads), answered);
 }
 

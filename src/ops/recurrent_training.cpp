@@ -40,11 +40,12 @@ const Register gru_training{
 
 /// Where the inputs of a gradient are, by position; -1: not at all.
 struct GradInputs {
-  int initial_c, peepholes, all_h, all_c, gates, grad_all_h, grad_h, grad_c;
+  int bias, lengths, initial_h, initial_c, all_h, all_c, gates, grad_all_h, grad_h, grad_c, peepholes;
 };
-constexpr GradInputs kLstmInputs{6, 7, 8, 9, 10, 11, 12, 13};
-constexpr GradInputs kGruInputs{-1, -1, 6, -1, 7, 8, 9, -1};
-enum Common : std::size_t { kX, kW, kR, kB, kLengths, kInitialH };
+// ONNX Runtime's order; it knows no peepholes, which therefore come last.
+constexpr GradInputs kLstmInputs{-1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+constexpr GradInputs kGruInputs{3, 4, 5, -1, 6, -1, 7, 8, 9, -1, -1};
+enum Common : std::size_t { kX, kW, kR };
 
 const GradInputs& inputs_of(CellKind kind) { return kind == CellKind::lstm ? kLstmInputs : kGruInputs; }
 
@@ -73,7 +74,7 @@ void infer_grad(InferContext& c, CellKind kind) {
   auto check = [&](int input, std::string_view name, const Shape& expected) {
     const auto i = static_cast<std::size_t>(input);
     if (input < 0 || !c.has_input(i) || !c.knows_shape(i)) return;
-    c.require(i == kLengths || c.dtype(i) == c.dtype(kX), "element type of ", name, ": got ", name_of(c.dtype(i)),
+    c.require(input == at.lengths || c.dtype(i) == c.dtype(kX), "element type of ", name, ": got ", name_of(c.dtype(i)),
               ", expected ", name_of(c.dtype(kX)), " as X");
     c.require(c.rank(i) == expected.size(), "rank of ", name, ": got ", c.rank(i), ", expected ", expected.size());
     for (std::size_t k = 0; k < expected.size(); ++k) c.unify(c.shape(i)[k], expected[k], name);
@@ -81,8 +82,8 @@ void infer_grad(InferContext& c, CellKind kind) {
   const Shape state{directions, x[1], hidden};
   const Shape sequence{x[0], directions, x[1], hidden};
   const Shape w{directions, width, x[2]}, r{directions, width, hidden}, b{directions, width * Dim(2)};
-  check(kW, "W", w), check(kR, "R", r), check(kB, "B", b), check(kInitialH, "initial_h", state);
-  check(kLengths, "sequence_lens", {x[1]});
+  check(kW, "W", w), check(kR, "R", r), check(at.bias, "B", b), check(at.initial_h, "initial_h", state);
+  check(at.lengths, "sequence_lens", {x[1]});
   check(at.initial_c, "initial_c", state), check(at.peepholes, "P", {directions, hidden * Dim(3)});
   check(at.all_h, "all hidden states", sequence), check(at.all_c, "all cell states", sequence);
   check(at.gates, "gates", {x[0], directions, x[1], width});
@@ -92,9 +93,10 @@ void infer_grad(InferContext& c, CellKind kind) {
   for (int needed : {at.all_h, at.gates, kind == CellKind::lstm ? at.all_c : at.gates})
     c.require(c.has_input(static_cast<std::size_t>(needed)), "input ", needed,
               ": missing, expected what the forward run kept");
-  if (c.has_input(kLengths))
-    c.require(c.dtype(kLengths) == DType::int32, "element type of sequence_lens: got ", name_of(c.dtype(kLengths)),
+  if (const auto i = static_cast<std::size_t>(at.lengths); c.has_input(i)) {
+    c.require(c.dtype(i) == DType::int32, "element type of sequence_lens: got ", name_of(c.dtype(i)),
               ", expected int32");
+  }
   std::vector<Shape> shapes{x, w, r, b, state};
   if (kind == CellKind::lstm) shapes.insert(shapes.end(), {state, {directions, hidden * Dim(3)}});
   for (std::size_t i = 0; i < c.node.outputs.size() && i < shapes.size(); ++i) c.set_shape(i, shapes[i]);
@@ -113,8 +115,8 @@ Kernel prepare_grad(PrepareContext& c, CellKind kind) {
     auto in = [&](int i) { return i >= 0 && i < inputs ? args.in<T>(static_cast<std::size_t>(i)) : nullptr; };
     auto out = [&](std::size_t i) { return i < outputs ? args.out<T>(i) : nullptr; };
     RecurrentGradTensors<T> t;
-    t.x = in(kX), t.w = in(kW), t.r = in(kR), t.bias = in(kB), t.initial_h = in(kInitialH);
-    t.lengths = static_cast<int>(kLengths) < inputs ? args.in<std::int32_t>(kLengths) : nullptr;
+    t.x = in(kX), t.w = in(kW), t.r = in(kR), t.bias = in(at.bias), t.initial_h = in(at.initial_h);
+    t.lengths = at.lengths < inputs ? args.in<std::int32_t>(static_cast<std::size_t>(at.lengths)) : nullptr;
     t.initial_c = in(at.initial_c), t.peepholes = in(at.peepholes), t.all_h = in(at.all_h), t.all_c = in(at.all_c);
     t.gates = in(at.gates), t.grad_all_h = in(at.grad_all_h), t.grad_h = in(at.grad_h), t.grad_c = in(at.grad_c);
     t.grad_x = out(0), t.grad_w = out(1), t.grad_r = out(2), t.grad_bias = out(3), t.grad_initial_h = out(4);
@@ -136,7 +138,7 @@ const Register lstm_grad{{.name = "LSTMGrad",
                           .domain = "com.microsoft",
                           .since = 1,
                           .doc = "Gradient of LSTMTraining.",
-                          .inputs = {3, 14},
+                          .inputs = {3, 13},
                           .outputs = {0, 7},
                           .types = types::floats,
                           .infer = [](InferContext& c) { infer_grad(c, CellKind::lstm); },

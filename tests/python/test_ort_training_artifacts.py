@@ -1,6 +1,6 @@
 """Artifacts beside those of onnxruntime-training-cpu 1.19.2: the same structure, and it trains both alike.
 
-Needs the path of a Python that has it (with onnx 1.16 and numpy below 2) in ORT_TRAINING_PYTHON.
+Needs the path of a Python that has it (with onnx 1.16 and numpy below 2) in BACKPASS_ORT_TRAINING_PYTHON.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import pytest
 from backpass.artifacts import LossType, OptimType, generate_artifacts
 from onnx import numpy_helper, parser
 
-INTERPRETER = os.environ.get("ORT_TRAINING_PYTHON", "")
+INTERPRETER = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not INTERPRETER, reason="ORT_TRAINING_PYTHON does not name a Python with onnxruntime-training"),
+    pytest.mark.skipif(
+        not INTERPRETER, reason="BACKPASS_ORT_TRAINING_PYTHON does not name a Python with onnxruntime-training"
+    ),
 ]
 
 THEIRS = """
