@@ -452,3 +452,11 @@ class CheckpointState:
         """whole numbers are kept with 64 bits, others as float32"""
 
     def remove_property(self, name: str) -> None: ...
+
+def export_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
+    """writes all parameters to a safetensors file"""
+
+def import_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
+    """
+    copies a safetensors file into the parameters: all of them or, when anything does not fit, none
+    """

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "backpass/checkpoint.hpp"
+#include "backpass/safetensors.hpp"
 #include "bindings.hpp"
 
 namespace nb = nanobind;
@@ -170,4 +171,8 @@ void bind_checkpoint(nb::module_& m) {
   bind_files(state);
   bind_parameters(state);
   bind_rest(state);
+  m.def("export_parameters", &export_parameters, nb::arg("state"), nb::arg("path"), NoGil(),
+        "writes all parameters to a safetensors file");
+  m.def("import_parameters", &import_parameters, nb::arg("state"), nb::arg("path"), NoGil(),
+        "copies a safetensors file into the parameters: all of them or, when anything does not fit, none");
 }

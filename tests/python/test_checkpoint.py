@@ -206,15 +206,15 @@ def test_properties_of_numpy_types():
 @pytest.mark.parametrize(
     ("momentums", "message"),
     [
-        ({"x": {"momentum0": tensor([1.0])}}, "momentums of 'x', which is not a parameter"),
-        ({"w": {"momentum0": tensor([1.0])}}, r"'momentum0' of parameter 'w': got float64\[1\], expected the shape"),
+        ({"x": [1.0]}, "momentums of 'x', which is not a parameter"),
+        ({"w": [1.0]}, r"'momentum0' of parameter 'w': got float64\[1\], expected the shape"),
     ],
     ids=["unknown parameter", "shape"],
 )
 def test_wrong_momentums_are_not_written(tmp_path, momentums, message):
     state = small_state()
     group = OptimizerGroup()
-    group.momentums = momentums
+    group.momentums = {name: {"momentum0": tensor(values)} for name, values in momentums.items()}
     state.set_group(group)
     with pytest.raises(InvalidInput, match=message):
         state.save(tmp_path / "c", include_optimizer_state=True)

@@ -58,7 +58,7 @@ def kill_while_saving(path, version, kind, pause):
     """Returns the last version reported as saved before the process was killed."""
     command = [sys.executable, "-c", SAVER, path, str(version), kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as saver:
-        saver.stdout.readline()
+        assert saver.stdout.readline() == f"{version}\n", "the saver did not start"
         time.sleep(pause)
         saver.kill()
         reported = saver.stdout.read().split("\n")
