@@ -22,7 +22,7 @@ INTERPRETER = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not INTERPRETER, reason="BACKPASS_ORT_TRAINING_PYTHON does not name a Python with onnxruntime-training"
+        not INTERPRETER, reason="BACKPASS_ORT_TRAINING_PYTHON names no interpreter with onnxruntime-training"
     ),
 ]
 
