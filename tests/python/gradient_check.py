@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,15 @@ def gradient_class(op: Mapping[str, Any]) -> str:
     if op["gradient"] == "flat" or not maps_floats_to_floats(op):
         return "flat"
     return "exception" if op["name"] in REASONS and op["domain"] == "" else "missing"
+
+
+def summary() -> str:
+    """How many operators of ai.onnx are in each class."""
+    count = Counter(gradient_class(op) for op in backpass.ops() if op["domain"] == "")
+    return (
+        f"gradients: {count['differentiable']} operators differentiable, {count['flat']} piecewise constant, "
+        f"{count['exception']} without derivative"
+    )
 
 
 def maps_floats_to_floats(op: Mapping[str, Any]) -> bool:

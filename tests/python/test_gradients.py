@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,11 +120,6 @@ def test_every_operator_is_differentiable_or_says_why_not() -> None:
     tested = {row.op for row in ROWS if row.domain == ""} | set(TESTED_ELSEWHERE)
     untested = sorted(name for name, kind in classes.items() if kind == "differentiable" and name not in tested)
     assert not untested, "give their rows grad=[...]"
-    count = Counter(classes.values())
-    print(
-        f"gradients: {count['differentiable']} operators differentiable, {count['flat']} piecewise constant, "
-        f"{count['exception']} without derivative"
-    )
 
 
 def test_finite_differences_notice_a_wrong_gradient() -> None:
