@@ -64,6 +64,7 @@ Kernel prepare_gather(PrepareContext& c) {
 void infer_gather_grad(InferContext& c) {
   c.set_dtype(0, c.dtype(2));
   movement::require_index(c, 1);
+  movement::index_list(c, 0, "shape");
   c.set_shape(0, c.ints(0));
 }
 

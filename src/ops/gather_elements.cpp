@@ -86,6 +86,7 @@ Kernel prepare_scatter(PrepareContext& c) {
 void infer_gather_grad(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   movement::require_index(c, 2);
+  movement::index_list(c, 1, "shape");
   Shape data = c.ints(1);
   c.set_shape(0, data);
   check_indices(c, data, c.shape(2));

@@ -106,6 +106,7 @@ Kernel prepare_scatter(PrepareContext& c) {
 void infer_gather_grad(InferContext& c) {
   c.set_dtype(0, c.dtype(2));
   movement::require_index(c, 1);
+  movement::index_list(c, 0, "shape");
   Shape data = c.ints(0);
   c.set_shape(0, data);
   const Shape& indices = c.shape(1);

@@ -60,6 +60,8 @@ CASES: list[Case] = [
     bad("unsqueeze-by-floats", "(float[2] x) => (y) { [u] y = Unsqueeze(x, x) }",
         "[Unsqueeze 'u']", "float32[2]", "int"),
     bad("squeeze-by-floats", "(float[2] x) => (y) { [s] y = Squeeze(x, x) }", "[Squeeze 's']", "float32[2]", "int"),
+    bad("gather-gradient-shape", "(int64[1] i, float[1,2] d) => (y) <int64[1,2] s = {3, 2}> "
+        "{ [g] y = com.microsoft.GatherNDGrad(s, i, d) }", "[com.microsoft.GatherNDGrad 'g']", "shape"),
     bad("stash-type", f"{X} <float[3] s = {{1,1,1}}> {{ [n] y = LayerNormalization <stash_type = -1> (x, s) }}",
         "[LayerNormalization 'n']", "stash_type: got -1"),
     # ---- Positions, axes and extents are integers in a list.
