@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "graph/infer.hpp"
+#include "onnx_io/gradient_nodes.hpp"
 #include "onnx_io/import_tensor.hpp"
 #include "onnx_io/inlined_size.hpp"
 #include "ops/op.hpp"
@@ -169,6 +170,11 @@ class Importer {
       inputs.push_back(v);
     }
     while (!inputs.empty() && inputs.back() == nullptr) inputs.pop_back();
+    if (is_gradient_node(proto)) {
+      Value* y = scope.find(differentiated_name(proto));
+      if (y == nullptr) fail("[Gradient '", proto.name, "'] y: expected the name of a value of the graph");
+      inputs.push_back(y);
+    }
     std::vector<Value*> outputs;
     for (const std::string& name : proto.output) outputs.push_back(name.empty() ? nullptr : outputs_.at(&name));
 
@@ -357,6 +363,7 @@ Import import_model(const ModelProto& model) {
     if (session.problems.empty()) {
       std::vector<Problem> found = infer_graph(*graph);
       session.problems.insert(session.problems.end(), found.begin(), found.end());
+      if (found.empty()) replace_gradient_nodes(*graph);
       result.graph = std::move(graph);
     }
   } catch (const Unsupported& e) {

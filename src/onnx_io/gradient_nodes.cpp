@@ -1,0 +1,54 @@
+#include "onnx_io/gradient_nodes.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "gradient/reverse.hpp"
+
+namespace backpass::onnx_io {
+namespace {
+
+constexpr std::string_view kDomain = "ai.onnx.preview.training";
+
+const AttributeProto* attribute(const NodeProto& node, std::string_view name) {
+  auto it = std::find_if(node.attribute.begin(), node.attribute.end(), [&](const auto& a) { return a.name == name; });
+  return it == node.attribute.end() ? nullptr : &*it;
+}
+
+}  // namespace
+
+bool is_gradient_node(const NodeProto& node) { return node.op_type == "Gradient" && node.domain == kDomain; }
+
+std::string differentiated_name(const NodeProto& node) {
+  const AttributeProto* xs = attribute(node, "xs");
+  const AttributeProto* y = attribute(node, "y");
+  if (xs == nullptr || y == nullptr) fail("[Gradient '", node.name, "'] attributes: expected xs and y");
+  const bool fits = node.input.size() >= xs->strings.size() && node.output.size() <= xs->strings.size() &&
+                    std::equal(xs->strings.begin(), xs->strings.end(), node.input.begin());
+  if (!fits) {
+    fail("[Gradient '", node.name,
+         "'] inputs: expected the tensors that xs names, in order; feed the values at which "
+         "to differentiate to the graph's own inputs");
+  }
+  return y->s;
+}
+
+void replace_gradient_nodes(Graph& graph) {
+  const std::vector<Node*> nodes = graph.nodes();
+  bool any = false;
+  for (Node* node : nodes) {
+    if (node->op != "Gradient" || node->domain != kDomain) continue;
+    any = true;
+    const std::array<Value*, 1> y = {node->inputs.back()};
+    std::vector<Value*> xs(node->inputs.begin(),
+                           node->inputs.begin() + static_cast<std::ptrdiff_t>(node->outputs.size()));
+    std::vector<Value*> gradients = add_gradients(graph, y, {}, xs);
+    for (std::size_t k = 0; k < gradients.size(); ++k) {
+      if (node->outputs[k] != nullptr) graph.replace_uses(node->outputs[k], gradients[k]);
+    }
+    graph.remove_node(node);
+  }
+  if (any) graph.sort_topologically();
+}
+
+}  // namespace backpass::onnx_io

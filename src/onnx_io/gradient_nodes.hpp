@@ -1,0 +1,23 @@
+// Gradient nodes of ai.onnx.preview.training: `dy_da, dy_db = Gradient<xs = ["a", "b"], y = "y">(a, b)`.
+//
+// They name the value to be differentiated instead of reading it. While names are resolved it becomes one more input,
+// last; once types are known the node gives way to the nodes that compute the derivatives.
+#pragma once
+
+#include <string>
+
+#include "graph/graph.hpp"
+#include "onnx_io/proto.hpp"
+
+namespace backpass::onnx_io {
+
+bool is_gradient_node(const NodeProto& node);
+
+/// Name of the value to be differentiated. InvalidInput unless the inputs begin with the tensors that xs names:
+/// derivatives are taken where the graph itself is evaluated.
+std::string differentiated_name(const NodeProto& node);
+
+/// Replaces the Gradient nodes of the main graph, whose last input is what they differentiate.
+void replace_gradient_nodes(Graph& graph);
+
+}  // namespace backpass::onnx_io

@@ -1,0 +1,48 @@
+"""Gradient nodes of ai.onnx.preview.training: derivatives asked for inside a model."""
+
+from __future__ import annotations
+
+import backpass
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+HEAD = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.preview.training": 1]> g '
+
+
+def model(text: str) -> onnx.ModelProto:
+    return parser.parse_model(HEAD + text)
+
+
+def test_a_value_that_nobody_else_reads_is_differentiated() -> None:
+    m = model("""(float[N] x, float[N] w) => (float[N] twice) {
+        p = Mul(x, w)
+        y = Mul(p, x)
+        dx = ai.onnx.preview.training.Gradient<xs = ["x"], y = "y">(x)
+        twice = Add(dx, dx)
+    }""")
+    x, w = np.array([1.0, 2.0, -3.0], np.float32), np.array([0.5, 1.0, 2.0], np.float32)
+    for reference in (False, True):
+        (twice,) = backpass.InferenceSession(m, reference=reference).run(None, {"x": x, "w": w})
+        np.testing.assert_allclose(twice, 4 * x * w)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ('Gradient<xs = ["x"], y = "y">(w)', "the tensors that xs names"),
+        ('Gradient<xs = ["x"]>(x)', "expected xs and y"),
+        ('Gradient<xs = ["x"], y = "nothing">(x)', "the name of a value"),
+        ('Gradient<xs = ["x"], y = "d">(x)', "cycle"),
+        ('Gradient<xs = ["i"], y = "y">(i)', "got int64"),
+    ],
+)
+def test_bad_requests_are_refused(node: str, message: str) -> None:
+    m = model(f"""(float[2] x, float[2] w, int64[2] i) => (d) {{
+        y = Mul(x, w)
+        d = ai.onnx.preview.training.{node}
+    }}""")
+    report = backpass.check(m)
+    assert len(report) == 1
+    assert message in str(report)
