@@ -137,6 +137,7 @@ struct TrainingSession::Impl {
 
   std::vector<Tensor> tensors(const std::vector<std::string>& names) const {
     std::vector<Tensor> result;
+    result.reserve(names.size());
     for (const std::string& name : names) result.push_back(state->parameter(name).tensor);
     return result;
   }
@@ -195,6 +196,7 @@ struct TrainingSession::Impl {
     require_parameters("optimizer_step");
     const std::vector<std::string> names = optimized();
     std::vector<Tensor> grads;
+    grads.reserve(names.size());
     for (const std::string& name : names) grads.push_back(gradients.at(name));
     OptimizerGroup& g = group();
     std::vector<std::vector<Tensor>> kept;
