@@ -1,7 +1,7 @@
 """One training step of Backpass against torch eager and, where it is installed, onnxruntime-training 1.19.2: the same
 network, the same start, the same batch, AdamW, in alternating blocks of one run, with the losses side by side.
 
-python benchmarks/train.py                        everything
+python benchmarks/train.py                        everything (--write: also into docs/training_speed.md)
 python benchmarks/train.py --networks mlp --threads 1 --seconds 2
 BACKPASS_ORT_TRAINING_PYTHON=/path/to/python python benchmarks/train.py   with the original, on our artifacts
 """
@@ -34,6 +34,7 @@ from training_networks import resnet18
 RATE = 1e-3
 BLOCK = 0.5  # seconds per engine before the next one takes its turn
 ORIGINAL = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "training_speed.md"
 WORKER = Path(__file__).with_name("ort_training_worker.py")
 
 
@@ -189,10 +190,18 @@ if __name__ == "__main__":
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--seconds", type=float, default=6.0, help="per network, engine and number of threads")
+    parser.add_argument("--write", action="store_true", help=f"also put the table into {PAGE.parent.name}/{PAGE.name}")
     options = parser.parse_args()
-    print("Median of single steps, minimum in brackets, in ms; a ratio under 1 means that Backpass is faster.\n")
-    print("| network | threads | Backpass | torch eager | ORT training 1.19.2 | to eager | to it | fifth loss |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
+    lines = [
+        "Median of single steps (forward, backward, AdamW), minimum in brackets, in ms. Under 1: Backpass is faster.",
+        "",
+        "| network | threads | Backpass | torch eager | ORT training 1.19.2 | to eager | to it | fifth loss |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    print(*lines, sep="\n")
     for chosen in options.networks:
         for count in options.threads:
-            print(measure(chosen, count, options.seconds), flush=True)
+            lines.append(measure(chosen, count, options.seconds))
+            print(lines[-1], flush=True)
+    if options.write:
+        PAGE.write_text("\n".join(["# Training steps", "", "Written by `benchmarks/train.py --write`.", *lines, ""]))
