@@ -11,6 +11,7 @@ FUZZ_SECONDS ?= 600
 WERROR ?= OFF
 
 PY := $(VENV)/bin/python
+ORIGINAL := $(VENV)/onnxruntime-training
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 SOURCE_DIRS := $(wildcard include src python/bindings tests benchmarks examples)
 CPP_SOURCES := $(shell find $(SOURCE_DIRS) -name '*.cpp')
@@ -73,8 +74,14 @@ test: build ## C++ and Python tests, everyday suite
 	@$(call ctest,$(BUILD))
 	$(PY) -m pytest -q -n $(JOBS)
 
-test-slow: build ## the tests marked slow
-	$(PY) -m pytest -q -n $(JOBS) -m slow
+test-slow: build $(ORIGINAL)/.installed ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
+	BACKPASS_ORT_TRAINING_PYTHON=$(abspath $(ORIGINAL))/bin/python $(PY) -m pytest -q -n $(JOBS) -m slow
+
+# The original needs an environment of its own: it wants older onnx and numpy.
+$(ORIGINAL)/.installed:
+	python3 -m venv $(ORIGINAL)
+	$(ORIGINAL)/bin/python -m pip install -q onnxruntime-training-cpu==1.19.2 onnx==1.16.2 'numpy<2' torch==2.13.0 setuptools
+	touch $@
 
 bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py

@@ -9,14 +9,6 @@
 namespace nb = nanobind;
 using namespace backpass;
 
-namespace {
-
-std::string_view view(const nb::bytes& b) { return {b.c_str(), b.size()}; }
-
-nb::bytes to_bytes(const std::string& s) { return nb::bytes(s.data(), s.size()); }
-
-}  // namespace
-
 void bind_gradient(nb::module_& m) {
   nb::class_<GradientRequest>(m, "GradientRequest", "What to differentiate with respect to what.")
       .def(nb::init<>())
@@ -28,13 +20,14 @@ void bind_gradient(nb::module_& m) {
       "grad_path", [](const std::filesystem::path& p, const GradientRequest& r) { return to_bytes(grad(p, r)); },
       nb::arg("path"), nb::arg("request"));
   m.def(
-      "grad_bytes", [](const nb::bytes& b, const GradientRequest& r) { return to_bytes(grad(view(b), r)); },
+      "grad_bytes", [](const nb::bytes& b, const GradientRequest& r) { return to_bytes(grad(view_of(b), r)); },
       nb::arg("model"), nb::arg("request"));
   m.def(
       "check_gradients_path",
       [](const std::filesystem::path& p, const GradientRequest& r) { return check_gradients(p, r); }, nb::arg("path"),
       nb::arg("request"));
   m.def(
-      "check_gradients_bytes", [](const nb::bytes& b, const GradientRequest& r) { return check_gradients(view(b), r); },
-      nb::arg("model"), nb::arg("request"));
+      "check_gradients_bytes",
+      [](const nb::bytes& b, const GradientRequest& r) { return check_gradients(view_of(b), r); }, nb::arg("model"),
+      nb::arg("request"));
 }

@@ -12,14 +12,10 @@ using namespace backpass;
 
 namespace {
 
-std::string_view view(const nb::bytes& b) { return {b.c_str(), b.size()}; }
-
-nb::bytes to_bytes(const std::string& s) { return nb::bytes(s.data(), s.size()); }
-
 nb::tuple build(const nb::bytes& model, const std::vector<std::string>& requires_grad,
                 const std::vector<std::string>& frozen, const std::vector<std::string>& outputs) {
   TrainingModels models =
-      build_training_models(onnx_io::read_model(view(model), nullptr), {requires_grad, frozen, outputs});
+      build_training_models(onnx_io::read_model(view_of(model), nullptr), {requires_grad, frozen, outputs});
   return nb::make_tuple(to_bytes(onnx_io::write_model(models.training)), to_bytes(onnx_io::write_model(models.eval)));
 }
 
@@ -32,6 +28,6 @@ void bind_training_graph(nb::module_& m) {
                 "list[str]) -> tuple[bytes, bytes]"));
   m.def(
       "running_statistics",
-      [](const nb::bytes& model) { return running_statistics(onnx_io::read_model(view(model), nullptr)); },
+      [](const nb::bytes& model) { return running_statistics(onnx_io::read_model(view_of(model), nullptr)); },
       nb::arg("model"), "Initializers that batch normalisations in training mode update.");
 }

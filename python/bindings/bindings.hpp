@@ -3,6 +3,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+#include <string_view>
+
+/// Bytes of Python, as the engine reads them; valid while the object is.
+inline std::string_view view_of(const nanobind::bytes& b) { return {b.c_str(), b.size()}; }
+inline nanobind::bytes to_bytes(const std::string& s) { return nanobind::bytes(s.data(), s.size()); }
+
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
 void bind_gradient(nanobind::module_& m);

@@ -1,11 +1,7 @@
 #include "kernels/depthwise.hpp"
 
-#include "kernels/simd.hpp"
+#include "kernels/simd_fixed.hpp"
 
-#if !defined(__x86_64__)
-// Arrays of vectors need vectors of known size.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/depthwise.cpp"
 #include "hwy/foreach_target.h"

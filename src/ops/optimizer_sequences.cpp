@@ -4,11 +4,10 @@
 //   InplaceClipGradNorm(gradients) -> gradients
 // The results are new tensors; with signal false they are the inputs and `done` is false.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "kernels/clip_gradients.hpp"
 #include "kernels/optimizer.hpp"
-#include "kernels/reduce.hpp"
 #include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/visit.hpp"
@@ -145,24 +144,12 @@ const Register kSgd({.name = "SGDOptimizerV2",
 
 void infer_clip(InferContext& c) { c.set_type(0, c.type(0)); }
 
-double sum_of_squares(const Tensor& t) {
-  Reduction plan = plan_reduction(Dims{t.size()}, {true}, Fold::sum_square, Finish::none);
-  std::vector<std::byte> scratch(plan.scratch_bytes());
-  double sum = 0;
-  visit_real(t.dtype(), [&]<class T>() {
-    T square = 0;
-    reduce(plan, t.dtype(), t.data(), nullptr, &square, scratch.data());
-    sum = static_cast<double>(square);
-  });
-  return sum;
-}
-
 void compute_clip(ComputeContext& c) {
-  constexpr double kEpsilon = 1e-6;
   Items items = c.sequence(0);
-  double sum = 0;
-  for (const RuntimeValue& v : items) sum += sum_of_squares(v.tensor);
-  double factor = std::min(1.0, static_cast<double>(c.node.attr_float("max_norm", 1)) / (std::sqrt(sum) + kEpsilon));
+  std::vector<Tensor> gradients;
+  gradients.reserve(items.size());
+  for (const RuntimeValue& v : items) gradients.push_back(v.tensor);
+  const double factor = clip_factor(gradients, static_cast<double>(c.node.attr_float("max_norm", 1)));
   for (RuntimeValue& v : items) {
     const Tensor t = v.tensor;
     Tensor scaled(t.dtype(), t.dims());

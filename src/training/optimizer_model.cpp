@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string_view>
 
-#include "kernels/reduce.hpp"
+#include "kernels/clip_gradients.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -55,18 +54,6 @@ void check_inputs(const onnx_io::GraphProto& graph, bool is_adamw) {
   for (const auto& input : graph.input) got += (got.empty() ? "" : ", ") + input.name;
   fail("optimizer model: inputs: got ", got, "; expected learning_rate, step, params, gradients, first_order_moments",
        is_adamw ? ", second_order_moments" : "");
-}
-
-double sum_of_squares(const Tensor& t) {
-  Reduction plan = plan_reduction(Dims{t.size()}, {true}, Fold::sum_square, Finish::none);
-  std::vector<std::byte> scratch(plan.scratch_bytes());
-  double sum = 0;
-  visit_real(t.dtype(), [&]<class T>() {
-    T square = 0;
-    reduce(plan, t.dtype(), t.data(), nullptr, &square, scratch.data());
-    sum = static_cast<double>(square);
-  });
-  return sum;
 }
 
 constexpr std::int64_t kPiece = 1 << 14;
@@ -132,10 +119,7 @@ std::vector<std::string> OptimizerModel::state_names() const {
 }
 
 void OptimizerModel::clip(std::span<const Tensor> gradients) const {
-  constexpr double kEpsilon = 1e-6;
-  double sum = 0;
-  for (const Tensor& g : gradients) sum += sum_of_squares(g);
-  const double factor = std::min(1.0, max_norm_ / (std::sqrt(sum) + kEpsilon));
+  const double factor = clip_factor(gradients, max_norm_);
   if (factor == 1.0) return;
   for_each_piece(gradients, [&]<class T>(const Piece& piece) {
     T* g = at<T>(gradients[piece.tensor], piece);

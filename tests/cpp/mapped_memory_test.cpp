@@ -51,7 +51,7 @@ class MappedMemory : public ::testing::Test {
 TEST_F(MappedMemory, PackedWeightsLeaveTheirFile) {
   Tensor w(DType::float32, {kRows, kCols}, data(), file_);
   auto packed = shared_packed<float>(w, false, kRows, kCols);
-  if (resident() < 0) GTEST_SKIP() << "no /proc";
+  if (resident() < 0) GTEST_SKIP() << "no /proc, which tells how many pages are resident";
   EXPECT_EQ(resident(), 0);
   EXPECT_TRUE(std::equal(values_.begin(), values_.end(), data()));  // read again from the file
   EXPECT_EQ(resident(), static_cast<std::int64_t>(kBytes));

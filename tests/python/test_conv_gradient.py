@@ -6,6 +6,7 @@ import backpass
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 # x, w, stride, pad, dilation: strides that leave a rest, groups cut into parts, depthwise, images smaller than kernels
@@ -36,7 +37,6 @@ def model(feeds: dict[str, np.ndarray], **attrs: object) -> bytes:
 def test_exact_and_independent_of_threads(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, dilation: int
 ) -> None:
-    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     n, group = len(x_shape) - 2, x_shape[1] // w_shape[1]
     x, w = (torch.from_numpy(rng.standard_normal(s)).float().double().requires_grad_() for s in (x_shape, w_shape))

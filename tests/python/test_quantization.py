@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 INTEGERS = {
@@ -158,7 +159,6 @@ def test_messages(inputs: tuple[np.ndarray, ...], attrs: dict[str, int], message
 
 @pytest.mark.parametrize("standard_only", [True, False])
 def test_fake_quant_gradient_passes_where_nothing_was_clipped(standard_only: bool) -> None:
-    torch = pytest.importorskip("torch")
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
         g (float[N, 40] x, float s, float z) => (float[N, 40] y) {
