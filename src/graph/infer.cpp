@@ -33,9 +33,11 @@ void check_dtype(const InferContext& c) {
                     def.types.str());
 }
 
-// A shape whose elements nobody can count is refused here, so that kernels may multiply extents without fear.
+// A shape whose bytes nobody can count is refused here, so that kernels may multiply extents without fear.
 void check_countable(const Type& type) {
-  if (type.is_tensor() && type.shape && is_known(*type.shape)) element_count(to_dims(*type.shape));
+  if (type.is_tensor() && type.shape && is_known(*type.shape)) {
+    byte_size(type.dtype, element_count(to_dims(*type.shape)));
+  }
 }
 
 void substitute(Graph& graph, const std::map<std::string, Dim>& known) {

@@ -14,12 +14,16 @@ void infer(InferContext& c) {
 
 std::vector<Value*> expand(Builder& b, const Node& node) {
   constexpr double kEpsilon = 1e-9;
-  Value* x = node.input(0);
+  const DType dtype = node.input(0)->type.dtype;
+  const bool half = dtype == DType::float16 || dtype == DType::bfloat16;  // too coarse for squares, and for epsilon
+  auto cast = [&](Value* v, DType to) { return b.op("Cast", {v}, {{"to", static_cast<std::int64_t>(to)}}); };
+  Value* x = half ? cast(node.input(0), DType::float32) : node.input(0);
   Value* axes = b.ints(node.attr_ints("axes", {0, 2, 3}));
   Value* centered = b.op("Sub", {x, b.op("ReduceMean", {x, axes})});
   Value* variance = b.op("ReduceMean", {b.op("Mul", {centered, centered}), axes});
   Value* deviation = b.op("Add", {b.op("Sqrt", {variance}), b.scalar(kEpsilon, x)});
-  return {b.op("Div", {centered, deviation})};
+  Value* y = b.op("Div", {centered, deviation});
+  return {half ? cast(y, dtype) : y};
 }
 
 const Register kOp({.name = "MeanVarianceNormalization",

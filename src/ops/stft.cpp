@@ -85,6 +85,17 @@ std::int64_t known_scalar(const PrepareContext& c, std::size_t input) {
   return c.in(input).constant->to_ints().at(0);
 }
 
+/// The window settles the shape, so a frame_length that arrives with the data meets it only here.
+Kernel checking_length(const PrepareContext& c, std::int64_t window, Kernel kernel) {
+  const bool narrow = c.in(kLength).dtype == DType::int32;
+  return [=, kernel = std::move(kernel)](const KernelArgs& args) {
+    const std::int64_t given = narrow ? *args.in<std::int32_t>(kLength) : *args.in<std::int64_t>(kLength);
+    if (given != window)
+      fail("frame_length and length of window: got ", given, " and ", window, ", expected them to be equal");
+    kernel(args);
+  };
+}
+
 Kernel prepare(PrepareContext& c) {
   const Dims &signal = c.in(kSignal).dims, &out = c.out(0).dims;
   Layout l{signal[0], signal[1], signal[2], out[1], out[2], signal[1], known_scalar(c, kStep)};
@@ -101,7 +112,8 @@ Kernel prepare(PrepareContext& c) {
       run<T>(l, *fft, args.in<T>(kSignal), windowed ? args.in<T>(kWindow) : nullptr, args.out<T>(0));
     };
   });
-  return kernel;
+  const bool may_differ = windowed && c.has_input(kLength) && c.in(kLength).constant == nullptr;
+  return may_differ ? checking_length(c, l.length, std::move(kernel)) : kernel;
 }
 
 Value* length_of(GradientContext& g) {

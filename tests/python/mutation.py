@@ -155,8 +155,6 @@ def change_place(d: Damaged, rng: Rng) -> str:
 
 
 def change_count(d: Damaged, rng: Rng) -> str:
-    if d.node.op_type == "Loop":  # without count and condition it is legal and never ends
-        return ""
     match int(rng.integers(3)):
         case 0 if d.values:
             d.values.pop()
@@ -248,7 +246,19 @@ def damaged(row: Row, rng: Rng) -> Damaged:
     d = Damaged(row, rng)
     for _ in range(1 + int(rng.integers(3))):
         d.notes.append(MUTATIONS[int(rng.integers(len(MUTATIONS)))](d, rng))
+    if d.node.op_type == "Loop":
+        give_end(d)
     return d
+
+
+def give_end(d: Damaged) -> None:
+    """With a large count or none, and a condition that the damage keeps true, a loop is legal and never ends."""
+    longest = 7
+    if d.values and d.values[0] is None:
+        d.values[0] = np.array(longest)
+        d.stored[0] = False
+    elif d.values and d.values[0].dtype.kind in "iu":
+        d.values[0] = np.asarray(np.minimum(d.values[0], longest), d.values[0].dtype)
 
 
 # ---- Judgement.

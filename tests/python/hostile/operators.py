@@ -115,6 +115,8 @@ CASES: list[Case] = [
         "[GatherND 'g']", "5"),
     bad("einsum-labels", f"{X} {{ [e] y = Einsum <equation = \"ij,jk->il\"> (x, x) }}", "[Einsum 'e']"),
     # ---- Sizes that no machine has: refused where they are computed, before any memory is asked for.
+    bad("window-without-end", "() => (y) <int64 n = {9223372036854775807}> { [w] y = HannWindow(n) }",
+        "[HannWindow 'w'] size of 9223372036854775807 float32 elements"),
     bad("constant-of-negative-shape", "() => (y) <int64[1] s = {-4}> { [c] y = ConstantOfShape(s) }",
         "[ConstantOfShape 'c']", "-4"),
     bad("expand-beyond-63-bits",
