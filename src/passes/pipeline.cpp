@@ -2,6 +2,7 @@
 
 #include "passes/block_convolutions.hpp"
 #include "passes/constant_reshapes.hpp"
+#include "passes/dropout_masks.hpp"
 #include "passes/fold_constants.hpp"
 #include "passes/fuse_linear.hpp"
 #include "passes/fuse_tiles.hpp"
@@ -22,6 +23,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   remove_identities(graph, log);
   constant_reshapes(graph, log);
   merge_duplicates(graph, log);
+  drop_dropout_masks(graph, log);
   fuse_linear(graph, log);
   block_convolutions(graph, log);
   fuse_tiles(graph, log);

@@ -317,7 +317,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     for (std::size_t k = 0; k < step.subprograms.size(); ++k) {
       if (step.subprograms[k].attribute != attribute) continue;
       for (int v : step.subprograms[k].captured) values.push_back(read(v));
-      RandomScope::enter_subgraph();
+      SubgraphScope scope;
       return children_[static_cast<std::size_t>(bound.step)][k]->run(values);
     }
     fail<InternalBug>(step.node->label(), " has no subgraph '", attribute, "'");

@@ -44,7 +44,7 @@ std::vector<RuntimeValue> interpret(const Graph& graph, const std::vector<Runtim
       ensure(sub != nullptr, shown(*node), " has no subgraph '", key, "'");
       std::vector<RuntimeValue> outer;
       for (const Capture& c : sub->captures) outer.push_back(read(environment, c.outer));
-      RandomScope::enter_subgraph();
+      SubgraphScope scope;
       return interpret(*sub, values, outer);
     };
     std::vector<RuntimeValue> results = evaluate_node(*node, std::move(arguments), runner);

@@ -27,7 +27,8 @@ RandomSource& process_source() {
 
 struct Current {
   RandomRun run;
-  std::uint64_t entries = 0;
+  std::uint64_t entries = 0;  // of subgraphs, so far
+  std::uint64_t entry = 0;    // the one being run; 0: none
   bool is_set = false;
 };
 
@@ -80,20 +81,25 @@ void RandomSource::restore(RandomRun run) {
 }
 
 RandomScope::RandomScope(RandomSource& source)
-    : previous_(current.run), previous_entries_(current.entries), had_previous_(current.is_set) {
-  current = {source.next(), 0, true};
+    : previous_(current.run),
+      previous_entries_(current.entries),
+      previous_entry_(current.entry),
+      had_previous_(current.is_set) {
+  current = {source.next(), 0, 0, true};
 }
 
-RandomScope::~RandomScope() { current = {previous_, previous_entries_, had_previous_}; }
+RandomScope::~RandomScope() { current = {previous_, previous_entries_, previous_entry_, had_previous_}; }
 
-void RandomScope::enter_subgraph() { ++current.entries; }
+SubgraphScope::SubgraphScope() : outer_(current.entry) { current.entry = ++current.entries; }
+
+SubgraphScope::~SubgraphScope() { current.entry = outer_; }
 
 RandomStream::RandomStream(std::optional<std::uint64_t> seed, std::string_view node) : seed_(seed), node_(hash(node)) {}
 
 Philox RandomStream::next() const {
   const RandomRun run = current.is_set ? current.run : process_source().next();
-  const std::uint64_t entries = current.entries & ((std::uint64_t{1} << kEntryBits) - 1);
-  return {seed_ ? *seed_ : run.seed ^ node_, (run.run << kEntryBits) | entries};
+  const std::uint64_t entry = current.entry & ((std::uint64_t{1} << kEntryBits) - 1);
+  return {seed_ ? *seed_ : run.seed ^ node_, (run.run << kEntryBits) | entry};
 }
 
 }  // namespace backpass

@@ -45,13 +45,24 @@ class RandomScope {
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;
 
-  /// To be called each time a subgraph is run: iterations of a loop draw different numbers.
-  static void enter_subgraph();
-
  private:
   RandomRun previous_;
   std::uint64_t previous_entries_;
+  std::uint64_t previous_entry_;
   bool had_previous_;
+};
+
+/// To be alive while a subgraph runs: iterations of a loop draw different numbers, and what stands around the loop
+/// draws the same before and after it.
+class SubgraphScope {
+ public:
+  SubgraphScope();
+  ~SubgraphScope();
+  SubgraphScope(const SubgraphScope&) = delete;
+  SubgraphScope& operator=(const SubgraphScope&) = delete;
+
+ private:
+  std::uint64_t outer_;
 };
 
 /// The random numbers of one operator. With a seed of its own they do not depend on the session's.

@@ -1,0 +1,61 @@
+#include "passes/dropout_masks.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "ops/dropout.hpp"
+#include "ops/read_scalar.hpp"
+#include "passes/use_index.hpp"
+
+namespace backpass {
+namespace {
+
+std::optional<double> known_scalar(const Value* v, double otherwise) {
+  if (v == nullptr) return otherwise;
+  if (!v->constant || v->constant->size() != 1 || v->constant->dtype() == DType::string) return std::nullopt;
+  return read_scalar(v->constant->dtype(), v->constant->data());
+}
+
+/// Operands mean the same; each operator has its own meaning of leaving one out.
+bool agree(const Value* a, double absent_a, const Value* b, double absent_b) {
+  if (a != nullptr && a == b) return true;
+  const std::optional<double> x = known_scalar(a, absent_a);
+  return x && x == known_scalar(b, absent_b);
+}
+
+bool is_gradient_of(const Node& reader, const Node& dropout) {
+  return reader.op == "DropoutGrad" && reader.domain == "com.microsoft" && reader.input(1) == dropout.output(1) &&
+         reader.input(0) != dropout.output(1) &&
+         agree(reader.input(2), dropout::kDefaultRatio, dropout.input(1), dropout::kDefaultRatio) &&
+         agree(reader.input(3), 1, dropout.input(2), 0);
+}
+
+bool keeps_mask_for_gradients(const Node& node, const Graph& graph, const UseIndex& uses) {
+  if (node.op != "Dropout" || !node.domain.empty() || node.output(1) == nullptr) return false;
+  const std::vector<Node*>& readers = uses.readers(node.output(1));
+  return !readers.empty() && !graph.is_output(node.output(1)) &&
+         std::all_of(readers.begin(), readers.end(), [&](const Node* r) { return is_gradient_of(*r, node); });
+}
+
+}  // namespace
+
+int drop_dropout_masks(Graph& graph, std::vector<std::string>& log) {
+  UseIndex uses(graph);
+  int dropped = 0;
+  for (Node* node : graph.nodes()) {
+    if (!keeps_mask_for_gradients(*node, graph, uses)) continue;
+    const std::vector<Node*> readers = uses.readers(node->output(1));
+    for (Node* reader : readers) {
+      reader->attributes.clear();
+      reader->attributes.emplace("stream", dropout::stream_name(*node));
+      if (node->has_attribute("seed")) reader->attributes.emplace("seed", node->attr_int("seed"));
+      uses.rewrite(reader, "backpass", "DropoutGradAgain", {reader->input(0), node->input(1), node->input(2)});
+    }
+    node->outputs.resize(1);
+    log.push_back("mask of " + node->label() + " is drawn again instead of kept");
+    ++dropped;
+  }
+  return dropped;
+}
+
+}  // namespace backpass
