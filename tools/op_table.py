@@ -55,8 +55,7 @@ def gradient(op: dict[str, Any]) -> str:
     if kind in ("rule", "expansion"):
         return kind if op["name"] not in gradient_exceptions.REASONS else "none"
     if kind in ("flat", "fused"):
-        only_fused = op["name"] in gradient_exceptions.WITHOUT_STANDARD_FORM
-        return "zero" if kind == "flat" else "fused" if only_fused else "rule, fused"
+        return "zero" if kind == "flat" else "rule, fused"
     return "none" if op["domain"] == "" and gradient_check.maps_floats_to_floats(op) else ""
 
 

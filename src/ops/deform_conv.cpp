@@ -6,6 +6,7 @@
 #include "kernels/conv.hpp"
 #include "kernels/gemm.hpp"
 #include "ops/conv_common.hpp"
+#include "ops/deform_conv_rule.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -178,6 +179,7 @@ const Register deform_conv{{.name = "DeformConv",
                             .types = types::floats,
                             .infer = infer,
                             .prepare = prepare,
+                            .gradient = deform_conv_gradient,
                             .half_through_float = true}};
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "gradient/fused.hpp"
 #include "graph/builder.hpp"
+#include "ops/grid_sample_rule.hpp"
 #include "ops/grid_sampler.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
@@ -94,6 +95,7 @@ const Register grid_sample_op{{.name = "GridSample",
                                .types = types::movable,
                                .infer = infer,
                                .prepare = prepare,
+                               .gradient = grid_sample_gradient,
                                .fused_gradient = fused_gradient,
                                .half_through_float = true}};
 

@@ -5,6 +5,7 @@
 
 #include "gradient/rule.hpp"
 #include "ops/op.hpp"
+#include "ops/roi_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -154,6 +155,7 @@ const Register max_roi_pool{{.name = "MaxRoiPool",
                              .types = types::floats,
                              .infer = infer,
                              .prepare = prepare,
+                             .gradient = max_roi_pool_gradient,
                              .fused_gradient = fused_gradient,
                              .half_through_float = true}};
 

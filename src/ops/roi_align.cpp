@@ -7,6 +7,7 @@
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/op.hpp"
+#include "ops/roi_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -267,6 +268,7 @@ const Register roi_align{{.name = "RoiAlign",
                           .types = types::floats,
                           .infer = infer,
                           .prepare = prepare,
+                          .gradient = roi_align_gradient,
                           .fused_gradient = fused_gradient,
                           .half_through_float = true}};
 

@@ -1,5 +1,7 @@
 """Convolution and its relatives."""
 
+import itertools
+
 import numpy as np
 from op_case import FLOATS, Row, case, const, data
 from op_oracle import from_torch
@@ -48,6 +50,28 @@ def deform_conv(
         weights = w[:, :, k // kw, k % kw][:, :, None, None]
         out = out + functional.conv2d(torch.cat(sampled, 1), weights, groups=group)
     return out if bias is None else out + bias[None, :, None, None]
+
+
+def plain_deform_conv(x, w, offset, bias=None, mask=None):
+    """Element by element, for any number of axes; stride 1, no padding, one group."""
+    kernel, out = w.shape[2:], offset.shape[2:]
+    axes = len(kernel)
+    offset = offset.reshape(x.shape[0], *kernel, axes, *out)
+    y = np.zeros((x.shape[0], w.shape[0], *out), x.dtype)
+    for n in range(x.shape[0]):
+        for k, o in itertools.product(np.ndindex(*kernel), np.ndindex(*out)):
+            point = [o[a] + k[a] + offset[(n, *k, a, *o)] for a in range(axes)]
+            low = np.floor(point).astype(int)
+            value = np.zeros(x.shape[1], x.dtype)
+            for corner in itertools.product((0, 1), repeat=axes):
+                at = low + corner
+                if all(0 <= i < e for i, e in zip(at, x.shape[2:], strict=True)):
+                    value += (
+                        np.prod([1 - abs(p - i) for p, i in zip(point, at, strict=True)]) * x[(n, slice(None), *at)]
+                    )
+            factor = 1 if mask is None else mask.reshape(x.shape[0], *kernel, *out)[(n, *k, *o)]
+            y[(n, slice(None), *o)] += w[(slice(None), slice(None), *k)] @ value * factor
+    return y if bias is None else y + bias.reshape(-1, *[1] * axes)
 
 
 def _torch_conv(rank, transposed=False):
@@ -209,6 +233,45 @@ ROWS = [
         opset=(28, 19),
         oracle=from_torch(deform_conv),
         tol={"float32": (1e-3, 1e-4), "float64": (1e-9, 1e-9), "bfloat16": (0.05, 0.1)},
+        grad=[0, 1, 2, 3, 4],
+        grad_inputs=[
+            case((2, 2, 4, 5), (3, 2, 2, 2), (2, 8, 3, 4), (3,), (2, 4, 3, 4)),
+            case(
+                (1, 4, 5, 4),
+                (2, 2, 2, 2),
+                (1, 16, 6, 5),
+                None,
+                (1, 8, 6, 5),
+                group=2,
+                offset_group=2,
+                pads=[1, 1, 1, 1],
+            ),
+            case((1, 2, 7, 7), (2, 2, 2, 3), (1, 12, 3, 2), strides=[2, 2], dilations=[2, 2]),
+            case((0, 2, 4, 5), (3, 2, 2, 2), (0, 8, 3, 4), (3,)),
+            case(
+                (1, 4, 6, 5),
+                (4, 1, 3, 2),
+                (1, 24, 3, 3),
+                (4,),
+                group=4,
+                offset_group=2,
+                strides=[2, 2],
+                pads=[1, 0, 0, 1],
+            ),
+        ],
+    ),
+    # torch's sampling, which the row above asks, has no one-dimensional form and other names in three.
+    Row(
+        "DeformConv",
+        [
+            case((1, 2, 6), (2, 2, 3), (1, 3, 4)),
+            case((1, 2, 3, 4, 3), (1, 2, 2, 2, 2), (1, 24, 2, 3, 2), None, (1, 8, 2, 3, 2)),
+        ],
+        dtypes=("float32", "float64"),
+        oracle=plain_deform_conv,
+        tol={"float32": (1e-3, 1e-4), "float64": (1e-9, 1e-9)},
+        grad=[0, 1, 2, 4],
+        name="DeformConv-ranks",
     ),
     Row(
         "RoiAlign",
@@ -219,6 +282,20 @@ ROWS = [
             case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), coordinate_transformation_mode="output_half_pixel"),
         ],
         opset=(28, 16),
+        grad=[0],
+        grad_inputs=[
+            case((2, 2, 10, 12), const(ROIS, "row"), const([0, 1, 1, 0]), **attrs)
+            for attrs in (
+                {"output_height": 3, "output_width": 4, "sampling_ratio": 2},
+                {"output_height": 2, "output_width": 2, "spatial_scale": 0.5},
+                {"output_height": 2, "output_width": 2, "mode": "max"},
+                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2},
+            )
+        ]
+        + [
+            case((1, 2, 5, 6), const(np.zeros((0, 4)), "row"), const(np.zeros(0, np.int64)), mode=m)
+            for m in ("avg", "max")
+        ],
     ),
     Row(
         "RoiAlign",
@@ -235,6 +312,20 @@ ROWS = [
         ],
         opset=(16, 7),
         oracle="ort",
+        grad=[0],
+        grad_inputs=[
+            case(
+                (2, 2, 10, 12), const([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]], "row"), pooled_shape=[3, 2]
+            ),
+            # corners at halves, cells without elements
+            case(
+                (1, 2, 8, 8),
+                const([[0, 4, 2, 20, 30], [0, -9, -9, -5, -5]], "row"),
+                pooled_shape=[2, 3],
+                spatial_scale=0.25,
+            ),
+            case((1, 2, 5, 6), const(np.zeros((0, 5)), "row"), pooled_shape=[2, 2]),
+        ],
     ),
     Row(
         "MaxUnpool",

@@ -150,6 +150,12 @@ ROWS = [
         opset=(22, 20),
         oracle=from_torch(torch_grid),
         tol=1e-4,
+        grad=[0, 1],
+        grad_inputs=[
+            case((2, 2, 5, 6), data(2, 3, 4, 2, low=-1.6, high=1.6)),
+            case((1, 2, 3, 4, 5), data(1, 2, 3, 2, 3, low=-1.25, high=1.25)),
+            case((1, 1, 4, 4), data(1, 0, 3, 2)),
+        ],
     ),
     Row(
         "GridSample",
@@ -159,6 +165,8 @@ ROWS = [
         ],
         dtypes=("float32",),
         tol=1e-4,
+        grad=[0, 1],
+        torch=False,
         name="GridSample-cubic",
     ),
     Row(
