@@ -1,0 +1,23 @@
+"""The PyTorch side of Backpass: modules and fx graphs to ONNX."""
+
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.capture import capture
+from backpass.torch.dispatch import Dispatcher, lowers
+from backpass.torch.exporter import export_graph, export_module
+from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
+
+__all__ = [
+    "Dispatcher",
+    "ExportedModel",
+    "Fallback",
+    "GraphBuilder",
+    "InputSpec",
+    "NoLoweringError",
+    "OutputSpec",
+    "Slot",
+    "Value",
+    "capture",
+    "export_graph",
+    "export_module",
+    "lowers",
+]

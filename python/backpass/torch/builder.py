@@ -1,0 +1,300 @@
+"""GraphBuilder: makes the nodes, initializers and symbolic sizes of an ONNX graph.
+
+A lowering gets the builder first, then the fx node, then the node's arguments, in which every fx.Node that stands for
+a tensor was replaced by a :class:`Value`: a ``str`` (the ONNX name) that also knows what torch knew of the tensor,
+``.dtype`` (a torch.dtype) and ``.shape`` (ints and torch.SymInts). Numbers stay numbers, fx.Nodes that stand for sizes
+are torch.SymInts (SymFloats, SymBools), tensor lists are lists of Values, ``None`` stays ``None``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper
+
+from backpass.torch.symbols import Symbols, dims
+
+Dim = int | torch.SymInt
+Scalar = bool | int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool
+
+DOMAIN = "backpass"
+SMALL = 64  # elements up to which equal constants are one initializer
+
+ONNX_TYPES: dict[torch.dtype, int] = {
+    torch.float32: TensorProto.FLOAT,
+    torch.float64: TensorProto.DOUBLE,
+    torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16,
+    torch.int8: TensorProto.INT8,
+    torch.int16: TensorProto.INT16,
+    torch.int32: TensorProto.INT32,
+    torch.int64: TensorProto.INT64,
+    torch.uint8: TensorProto.UINT8,
+    torch.uint16: TensorProto.UINT16,
+    torch.uint32: TensorProto.UINT32,
+    torch.uint64: TensorProto.UINT64,
+    torch.bool: TensorProto.BOOL,
+    torch.complex64: TensorProto.COMPLEX64,
+    torch.complex128: TensorProto.COMPLEX128,
+}
+TORCH_TYPES = {code: dtype for dtype, code in ONNX_TYPES.items()}
+
+
+class NoLoweringError(Exception):
+    """Raised by a lowering that cannot express these arguments; the text says what. The operator is then decomposed
+    or handed to torch."""
+
+
+class Value(str):
+    """The name of an ONNX value, with the element type and shape torch knew (None where nobody said)."""
+
+    dtype: torch.dtype | None
+    shape: tuple[Dim, ...] | None
+
+    def __new__(cls, name: str, dtype: torch.dtype | None = None, shape: Sequence[Dim] | None = None) -> Value:
+        self = super().__new__(cls, name)
+        self.dtype = dtype
+        self.shape = None if shape is None else dims(shape)
+        return self
+
+    @property
+    def rank(self) -> int:
+        if self.shape is None:
+            raise TypeError(f"the shape of {str(self)!r} is not known here")
+        return len(self.shape)
+
+
+class GraphBuilder:
+    """Collects one ONNX graph."""
+
+    def __init__(self, target_opset: int = 23, *, stop_gradient: bool = True) -> None:
+        self.opset = target_opset
+        self.stop_gradient_kept = stop_gradient
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.domains: dict[str, int] = {"": target_opset}
+        self.symbols = Symbols(self)
+        self._names: set[str] = set()
+        self._constants: dict[tuple[Any, ...], Value] = {}
+        self._node_names: set[str] = set()
+        self._scope = "v"
+
+    # ---- names
+    def scope(self, name: str) -> None:
+        """Names of the values and nodes made from now on begin with this."""
+        self._scope = name
+
+    def fresh(self, hint: str | None = None) -> str:
+        """A name not used yet, `hint` itself when it is free."""
+        return _unused(hint or self._scope, self._names)
+
+    def reserve(self, name: str) -> None:
+        self._names.add(name)
+
+    # ---- nodes
+    @overload
+    def op(
+        self,
+        op_type: str,
+        *inputs: str | None,
+        outputs: None = None,
+        domain: str = "",
+        name: str | None = None,
+        dtype: torch.dtype | None = None,
+        shape: Sequence[Dim] | None = None,
+        **attributes: Any,
+    ) -> Value: ...
+
+    @overload
+    def op(
+        self,
+        op_type: str,
+        *inputs: str | None,
+        outputs: int | Sequence[str | None],
+        domain: str = "",
+        name: str | None = None,
+        dtype: torch.dtype | None = None,
+        shape: Sequence[Dim] | None = None,
+        **attributes: Any,
+    ) -> tuple[Value, ...]: ...
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: str | None,
+        outputs: int | Sequence[str | None] | None = None,
+        domain: str = "",
+        name: str | None = None,
+        dtype: torch.dtype | None = None,
+        shape: Sequence[Dim] | None = None,
+        **attributes: Any,
+    ) -> Value | tuple[Value, ...]:
+        """Adds a node and returns its output, or a tuple of them when ``outputs`` says how many.
+
+        ``None`` among the inputs is an omitted one; attributes that are None are left out. ``outputs`` may be a list
+        of names, in which None stands for an output nobody wants. ``dtype`` and ``shape`` describe the first output.
+        """
+        wanted = [o or "" for o in outputs] if isinstance(outputs, list | tuple) else self._fresh_list(outputs)
+        names = ["" if i is None else str(i) for i in inputs]
+        while names and not names[-1]:
+            names.pop()
+        label = _unused(name or self._scope, self._node_names)
+        kept = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(helper.make_node(op_type, names, wanted, name=label, domain=domain, **kept))
+        if domain and domain not in self.domains:
+            self.domains[domain] = 1
+        results = [Value(n) for n in wanted]
+        results[0] = Value(wanted[0], dtype, shape)
+        return results[0] if outputs is None else tuple(results)
+
+    def _fresh_list(self, count: Any) -> list[str]:
+        return [self.fresh() for _ in range(1 if count is None else count)]
+
+    def cast(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value with another element type; itself when it has that type already."""
+        if value.dtype == dtype:
+            return value
+        if value.dtype in (torch.complex64, torch.complex128) or dtype not in ONNX_TYPES:
+            raise NoLoweringError(f"Cast from {value.dtype} to {dtype}")
+        return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype, shape=value.shape)
+
+    def identity(self, value: str) -> Value:
+        result = self.op("Identity", value)
+        return self.like(result, value) if isinstance(value, Value) else result
+
+    def stop_gradient(self, value: Value) -> Value:
+        """The value, through which no gradient flows back."""
+        domain, op = (DOMAIN, "StopGradient") if self.stop_gradient_kept else ("", "Identity")
+        return self.like(self.op(op, value, domain=domain), value)
+
+    @staticmethod
+    def like(name: str, other: Value) -> Value:
+        return Value(name, other.dtype, other.shape)
+
+    # ---- constants
+    def constant(self, value: Any, dtype: torch.dtype | None = None, hint: str | None = None) -> Value:
+        """An initializer from a number, list, numpy array or torch tensor. Python floats are float32, ints int64."""
+        tensor = _as_tensor(value, dtype)
+        key = None
+        if tensor.numel() <= SMALL:
+            key = (tensor.dtype, tuple(tensor.shape), _bytes(tensor))
+            if key in self._constants:
+                return self._constants[key]
+        result = self.add_initializer(self.fresh(hint or "constant"), tensor)
+        if key is not None:
+            self._constants[key] = result
+        return result
+
+    def add_initializer(self, name: str, tensor: torch.Tensor) -> Value:
+        if tensor.dtype not in ONNX_TYPES:
+            raise NoLoweringError(f"a constant of type {tensor.dtype}")
+        proto = TensorProto(name=name, data_type=ONNX_TYPES[tensor.dtype], dims=list(tensor.shape))
+        proto.raw_data = _bytes(tensor)
+        self.initializers[name] = proto
+        return Value(name, tensor.dtype, tuple(tensor.shape))
+
+    def scalar(self, value: Scalar, dtype: torch.dtype) -> Value:
+        """A number, also a symbolic one, as a 0-D value of this element type."""
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            found = self.symbols.number(value)
+            return self.cast(found, dtype)
+        return self.constant(value, dtype)
+
+    # ---- sizes
+    def sizes(self, values: Iterable[Dim | str]) -> Value:
+        """A 1-D int64 value holding these sizes; names stand for int64 values of one element."""
+        return self.symbols.vector(list(values))
+
+    def size(self, value: Dim | str) -> Value:
+        """One size, as a 0-D int64 value."""
+        if isinstance(value, str):
+            return self.op("Reshape", value, self.constant(np.zeros(0, np.int64)), dtype=torch.int64, shape=())
+        if isinstance(value, int):
+            return self.constant(value, torch.int64)
+        return self.symbols.number(value)
+
+    # ---- going back
+    def mark(self) -> tuple[int, ...]:
+        """The state now, for :meth:`rollback`."""
+        return len(self.nodes), len(self.initializers), len(self._constants), *self.symbols.mark()
+
+    def rollback(self, mark: tuple[int, ...]) -> None:
+        """Forgets everything made since the mark."""
+        del self.nodes[mark[0] :]
+        for table, length in ((self.initializers, mark[1]), (self._constants, mark[2])):
+            while len(table) > length:
+                table.popitem()
+        self.symbols.rollback(mark[3:])
+
+    # ---- what fx knew
+    @staticmethod
+    def shape_of(value: Value) -> tuple[Dim, ...]:
+        if value.shape is None:
+            raise TypeError(f"the shape of {str(value)!r} is not known here")
+        return value.shape
+
+    @staticmethod
+    def dtype_of(value: Value) -> torch.dtype:
+        if value.dtype is None:
+            raise TypeError(f"the element type of {str(value)!r} is not known here")
+        return value.dtype
+
+    @staticmethod
+    def rank_of(value: Value) -> int:
+        return value.rank
+
+    def value_info(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> onnx.ValueInfoProto:
+        extents = [d if isinstance(d, int) else self.symbols.dim_name(d) for d in dims(shape)]
+        return helper.make_tensor_value_info(name, ONNX_TYPES[dtype], extents)
+
+    def model(
+        self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto], name: str = "graph"
+    ) -> onnx.ModelProto:
+        """The finished model. Nodes are in the order in which they were made."""
+        graph = onnx.GraphProto(name=name)
+        graph.node.extend(self.nodes)
+        graph.input.extend(inputs)
+        graph.output.extend(outputs)
+        graph.initializer.extend(self.initializers.values())
+        opsets = [helper.make_opsetid(domain, version) for domain, version in self.domains.items()]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="backpass")
+        model.ir_version = 10
+        return model
+
+
+def _unused(hint: str, taken: set[str]) -> str:
+    name, count = hint, 0
+    while name in taken:
+        count += 1
+        name = f"{hint}_{count}"
+    taken.add(name)
+    return name
+
+
+def _as_tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        if isinstance(value, torch.Tensor):
+            return value.detach() if dtype is None else value.detach().to(dtype)
+        if isinstance(value, np.ndarray | np.generic):
+            tensor = torch.from_numpy(np.ascontiguousarray(value).copy())
+            return tensor if dtype is None else tensor.to(dtype)
+        if dtype is None and isinstance(value, list | tuple) and not value:
+            dtype = torch.int64
+        return torch.tensor(value, dtype=dtype)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        return b"" if flat.numel() == 0 else flat.view(torch.uint8).numpy().tobytes()
+
+
+__all__ = ["ONNX_TYPES", "TORCH_TYPES", "Dim", "GraphBuilder", "NoLoweringError", "Scalar", "Value"]

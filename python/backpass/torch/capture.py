@@ -1,0 +1,194 @@
+"""From an nn.Module to a functional fx graph of aten operators that is ready for lowering."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    SymIntArgument,
+)
+from torch.utils import _pytree as pytree
+
+from backpass.torch import marks
+from backpass.torch.model import InputSpec
+from backpass.torch.table import training_table
+
+
+@dataclass
+class Captured:
+    """The graph, and what its placeholders and results are."""
+
+    graph_module: fx.GraphModule
+    inputs: list[InputSpec]
+    outputs: list[tuple[str, str | int | None]]
+    in_spec: Any
+    out_spec: Any
+    program: torch.export.ExportedProgram
+    draft: bool = False
+    """The branches that depend on data were taken as the example takes them."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def capture(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic: bool = False,
+    dynamic_shapes: Any = None,
+) -> Captured:
+    """Captures a module in the mode it is in; changes nothing about it, nor about torch's random state."""
+    kwargs = kwargs or {}
+    if dynamic and dynamic_shapes is None:
+        dynamic_shapes = automatic_shapes(module, args, kwargs)
+    started = time.perf_counter()
+    with _untouched(module), _quiet(), marks.opaque_functions():
+        program, draft = _program(module, args, kwargs, dynamic_shapes)
+        captured_at = time.perf_counter()
+        marks.mark_stop_gradient(program.graph_module)
+        with marks.transparent_functions():
+            program = program.run_decompositions(training_table())
+    result = Captured(
+        program.graph_module,
+        _inputs(program, module),
+        _outputs(program.graph_signature),
+        program.call_spec.in_spec,
+        program.call_spec.out_spec,
+        program,
+        draft,
+    )
+    result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
+    return result
+
+
+def _program(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[torch.export.ExportedProgram, bool]:
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        try:
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), False
+        except GuardOnDataDependentSymNode:
+            program = torch.export.draft_export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+            marks.drop_asserts(program.graph_module)
+            return program, True
+
+
+def automatic_shapes(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Every extent of every tensor may vary: torch.export finds out which really can."""
+
+    def leaf(value: Any) -> Any:
+        return dict.fromkeys(range(value.dim()), torch.export.Dim.AUTO) if isinstance(value, torch.Tensor) else None
+
+    import inspect
+
+    shapes = pytree.tree_map(leaf, (args, kwargs))
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return shapes[0] if not kwargs else None
+    named = inspect.signature(module.forward).bind(*shapes[0], **shapes[1])
+    return dict(named.arguments) if bound.arguments else None
+
+
+def _inputs(program: torch.export.ExportedProgram, module: torch.nn.Module) -> list[InputSpec]:
+    """Parameters and buffers under their torch names (tied ones share the first), users' leaves by position."""
+    first: dict[int, str] = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        first.setdefault(id(tensor), name)
+    state = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    specs: list[InputSpec] = []
+    taken = set(first.values())
+    position = 0
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            specs.append(_user_input(spec.arg, position, taken))
+            position += 1
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in state:
+            name = first.get(id(state[spec.target]), spec.target)
+            specs.append(InputSpec(name, "parameter" if spec.kind == InputKind.PARAMETER else "buffer", name))
+        else:
+            assert spec.target is not None
+            value = program.constants.get(spec.target, program.state_dict.get(spec.target))
+            specs.append(InputSpec(_free(spec.target, taken), "constant", spec.target, value))
+    return specs
+
+
+def _user_input(argument: Any, position: int, taken: set[str]) -> InputSpec:
+    if isinstance(argument, ConstantArgument):
+        return InputSpec(argument.name, "python", position, argument.value)
+    kind = "symint" if isinstance(argument, SymIntArgument) else "user"
+    return InputSpec(_free(argument.name, taken), kind, position)  # type: ignore[arg-type]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    unique, count = name, 0
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    taken.add(unique)
+    return unique
+
+
+def _outputs(signature: ExportGraphSignature) -> list[tuple[str, str | int | None]]:
+    users = list(signature.user_inputs)
+    outputs: list[tuple[str, str | int | None]] = []
+    count = 0
+    for spec in signature.output_specs:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            outputs.append(("buffer_mutation", spec.target))
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            outputs.append(("input_mutation", users.index(spec.target)))
+        else:
+            outputs.append(("user", count))
+            count += 1
+    return outputs
+
+
+@contextlib.contextmanager
+def _untouched(module: torch.nn.Module) -> Iterator[None]:
+    """Random state and buffers come back as they were: draft_export runs the module for real."""
+    random_state = torch.get_rng_state()
+    buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(random_state)
+        with torch.no_grad():
+            for buffer, old in buffers:
+                if not torch.equal(buffer, old):
+                    buffer.copy_(old)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Capture prints graphs and warns about what is handled here."""
+    import io
+    import logging
+
+    loggers = [logging.getLogger(n) for n in ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,311 @@
+"""From fx graphs of aten operators to ONNX: export_graph, export_module, to_onnx."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from backpass._core import Unsupported
+from backpass.torch import decompose
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.capture import capture
+from backpass.torch.dispatch import Dispatcher
+from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
+from backpass.torch.symbols import Symbolic, dims
+
+DEFAULT_OPSET = 23
+
+_IGNORED = {
+    "aten::_assert_tensor_metadata.default",
+    "aten::_assert_scalar.default",
+    "aten::_assert_async.msg",
+    "aten::_assert_async.default",
+    "aten::sym_constrain_range.default",
+    "aten::sym_constrain_range_for_size.default",
+}
+
+
+class Lowerer:
+    """Walks fx graphs, keeping what each node became."""
+
+    def __init__(self, builder: GraphBuilder, dispatcher: Dispatcher, constants: Callable[[str], Any]) -> None:
+        self.b = builder
+        self.dispatcher = dispatcher
+        self.fallbacks: list[Fallback] = []
+        self.python_ops: list[str] = []
+        self._constants = constants
+
+    def run(self, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
+        """Lowers every node; placeholders are in `env` already. Returns the output node's argument, translated."""
+        for node in graph.nodes:
+            if node.op == "call_function":
+                env[node] = self._call(node, env)
+            elif node.op == "get_attr":
+                env[node] = self._attribute(node)
+            elif node.op == "output":
+                return self._translate(node.args[0], env)
+            elif node.op != "placeholder":
+                raise Unsupported(f"[{node.op} '{node.name}'] fx node: got {node.op}, expected a call of an operator")
+        return None
+
+    def _translate(self, argument: Any, env: dict[fx.Node, Any]) -> Any:
+        return fx.map_arg(argument, env.__getitem__)
+
+    def _attribute(self, node: fx.Node) -> Any:
+        found = self._constants(str(node.target))
+        if not isinstance(found, torch.Tensor):
+            return found
+        return self.b.add_initializer(self.b.fresh(str(node.target)), found)
+
+    def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        meta = node.meta.get("val")
+        if isinstance(meta, Symbolic) and self.b.symbols.knows(meta):
+            return meta
+        if getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.target, torch._ops.OpOverload):
+            container, index = self._translate(node.args, env)
+            return container[index]
+        if isinstance(node.target, torch._ops.OpOverload) and f"{node.target}" in _IGNORED_TEXT:
+            return None
+        args, kwargs = self._translate(node.args, env), self._translate(node.kwargs, env)
+        self.b.scope(node.name)
+        return self._with_meta(self._lower(node, args, kwargs), meta)
+
+    def _lower(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        mark = self.b.mark()
+        lowering, reason = self.dispatcher.find(node.target), "no lowering"
+        if lowering is not None:
+            try:
+                return lowering(self.b, node, *args, **kwargs)
+            except NoLoweringError as error:
+                self.b.rollback(mark)
+                reason = str(error)
+        else:
+            try:
+                return self._decomposed(node, args, kwargs)
+            except NoLoweringError as error:
+                self.b.rollback(mark)
+                reason = str(error) or reason
+        return self._hand_over(node, args, kwargs, reason)
+
+    def _decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        module, leaves = decompose.trace(node, self.dispatcher, args, kwargs)
+        env = dict(zip([n for n in module.graph.nodes if n.op == "placeholder"], leaves, strict=True))
+        inner = Lowerer(self.b, self.dispatcher, lambda name: decompose.attribute(module, name))
+        inner.may_hand_over = False
+        result = inner.run(module.graph, env)
+        self.b.scope(node.name)
+        return result
+
+    may_hand_over = True
+
+    def _hand_over(self, node: fx.Node, args: Any, kwargs: Any, reason: str) -> Any:
+        name = str(node.target)
+        if not self.may_hand_over:
+            raise NoLoweringError(f"its part {name}: {reason}")
+        try:
+            callbacks = importlib.import_module("backpass.torch.callbacks")
+        except ModuleNotFoundError:
+            raise Unsupported(f"[{name} '{node.name}'] operator: got {reason}, expected one with a lowering") from None
+        self.fallbacks.append(Fallback(name, node.name, reason))
+        return callbacks.emit_aten(self.b, node, args, kwargs)
+
+    def _with_meta(self, result: Any, meta: Any) -> Any:
+        """Names become Values that know what torch knew; new symbols can be read off them."""
+        if isinstance(result, tuple | list) and isinstance(meta, tuple | list):
+            return type(result)(self._with_meta(r, m) for r, m in zip(result, meta, strict=False))
+        if isinstance(result, str) and isinstance(meta, torch.Tensor):
+            shape = tuple(meta.shape)
+            self.b.symbols.learn(result, shape)
+            return Value(result, meta.dtype, shape)
+        if isinstance(result, str) and isinstance(meta, Symbolic):
+            self.b.symbols.learn_number(meta, result)  # type: ignore[arg-type]
+            return meta
+        return result
+
+
+_IGNORED_TEXT = {name.replace("::", ".") for name in _IGNORED}
+
+
+def export_graph(
+    module: fx.GraphModule,
+    inputs: Sequence[InputSpec] | None = None,
+    outputs: Sequence[tuple[str, str | int | None]] | None = None,
+    *,
+    target_opset: int | None = None,
+    dispatcher: Dispatcher | None = None,
+    stop_gradient: bool = True,
+    name: str = "graph",
+) -> ExportedModel:
+    """Lowers a functional fx graph of aten operators.
+
+    ``inputs``: one spec per placeholder (two of the same name are one ONNX input: tied weights); by default all are
+    user tensors or sizes (SymInts become 0-D int64 inputs). ``outputs``: (kind, target) for each result of the graph,
+    by default all are the user's. ``stop_gradient=False`` writes Identity for the marks that only Backpass knows.
+    """
+    started = time.perf_counter()
+    builder = GraphBuilder(_checked_opset(target_opset), stop_gradient=stop_gradient)
+    lowerer = Lowerer(builder, dispatcher or Dispatcher(), lambda target: decompose.attribute(module, target))
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    specs = list(inputs) if inputs is not None else _default_inputs(placeholders)
+    env, infos, used = _declare_inputs(builder, placeholders, specs)
+    results = lowerer.run(module.graph, env)
+    results = list(results) if isinstance(results, tuple | list) else [results]
+    kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
+    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, [s.name for s in used])
+    exported = ExportedModel(
+        proto=builder.model(infos, output_infos, name),
+        inputs=used,
+        outputs=output_specs,
+        output_template=template,
+        python_inputs=[s for s in specs if s.kind == "python"],
+        fallbacks=lowerer.fallbacks,
+        python_ops=lowerer.python_ops,
+        builder=builder,
+    )
+    exported.seconds["export"] = time.perf_counter() - started
+    return exported
+
+
+def _checked_opset(target_opset: int | None) -> int:
+    opset = DEFAULT_OPSET if target_opset is None else target_opset
+    if not 18 <= opset <= 26:
+        raise Unsupported(f"target_opset: got {opset}, expected 18 to 26")
+    return opset
+
+
+def _default_inputs(placeholders: Sequence[fx.Node]) -> list[InputSpec]:
+    specs = []
+    for i, node in enumerate(placeholders):
+        meta = node.meta.get("val")
+        if isinstance(meta, torch.Tensor):
+            specs.append(InputSpec(node.name, "user", i))
+        elif isinstance(meta, torch.SymInt | torch.SymFloat):
+            specs.append(InputSpec(node.name, "symint", i))
+        else:
+            specs.append(InputSpec(node.name, "python", i, value=meta))
+    return specs
+
+
+def _declare_inputs(
+    builder: GraphBuilder, placeholders: Sequence[fx.Node], specs: Sequence[InputSpec]
+) -> tuple[dict[fx.Node, Any], list[Any], list[InputSpec]]:
+    env: dict[fx.Node, Any] = {}
+    infos: list[Any] = []
+    used: list[InputSpec] = []
+    known: dict[str, Value] = {}
+    numbers = []
+    for node, spec in zip(placeholders, specs, strict=True):
+        meta: Any = node.meta.get("val")
+        if spec.kind == "python":
+            env[node] = spec.value
+        elif spec.name in known:
+            env[node] = known[spec.name]
+        elif spec.kind == "constant":
+            builder.reserve(spec.name)
+            env[node] = known[spec.name] = builder.add_initializer(spec.name, spec.value)
+        else:
+            tensor = isinstance(meta, torch.Tensor)
+            dtype = meta.dtype if tensor else torch.float64 if isinstance(meta, torch.SymFloat) else torch.int64
+            shape = tuple(meta.shape) if tensor else ()
+            builder.reserve(spec.name)
+            known[spec.name] = Value(spec.name, dtype, shape)
+            infos.append(builder.value_info(spec.name, dtype, shape))
+            spec.dtype, spec.shape = dtype, _shown(builder, shape)
+            used.append(spec)
+            env[node] = known[spec.name] if tensor else meta
+            if tensor:
+                builder.symbols.learn(spec.name, shape, derived=True)
+            else:
+                numbers.append((meta, known[spec.name]))
+    for meta, value in numbers:
+        builder.symbols.learn_number(meta, value)
+    return env, infos, used
+
+
+def _shown(builder: GraphBuilder, shape: Sequence[Any]) -> tuple[int | str, ...]:
+    return tuple(d if isinstance(d, int) else builder.symbols.dim_name(d) for d in dims(shape))
+
+
+def _declare_outputs(
+    builder: GraphBuilder,
+    results: Sequence[Any],
+    kinds: Sequence[tuple[str, Any]],
+    input_names: Sequence[str],
+) -> tuple[list[OutputSpec], list[Slot], list[Any]]:
+    specs: list[OutputSpec] = []
+    template: list[Slot] = []
+    infos: list[Any] = []
+    places: dict[str, int] = {}
+
+    def add(value: Value, kind: str, target: Any) -> int:
+        if value in places or value in input_names or value in builder.initializers:
+            builder.scope("output")
+            value = builder.identity(value)
+        places[value] = len(specs)
+        assert value.dtype is not None
+        assert value.shape is not None
+        specs.append(OutputSpec(str(value), kind, target, value.dtype, _shown(builder, value.shape)))  # type: ignore[arg-type]
+        infos.append(builder.value_info(value, value.dtype, value.shape))
+        return places[value]
+
+    for result, (kind, target) in zip(results, kinds, strict=True):
+        if kind != "user":
+            add(result, kind, target)
+        elif isinstance(result, Symbolic) and not _is_number(result):
+            builder.scope("size")
+            template.append(Slot("output", add(builder.symbols.number(result), kind, target), symint=True))
+        elif not isinstance(result, Value):
+            template.append(Slot("constant", value=_number(result)))
+        elif result in input_names:
+            template.append(Slot("input", list(input_names).index(result)))
+        elif result in places and specs[places[result]].kind == "user":
+            template.append(Slot("output", places[result]))
+        else:
+            template.append(Slot("output", add(result, kind, target)))
+    return specs, template, infos
+
+
+def _is_number(value: Any) -> bool:
+    return bool(value.node.expr.is_number)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value
+
+
+def export_module(
+    module: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: bool = False,
+    dynamic_shapes: Any = None,
+    target_opset: int | None = None,
+    dispatcher: Dispatcher | None = None,
+    stop_gradient: bool = True,
+) -> ExportedModel:
+    """Captures a module on example arguments, in the mode (train or eval) it is in, and lowers it.
+
+    ``dynamic``: every extent of every tensor argument may vary, except those the module itself needs fixed;
+    ``dynamic_shapes``: which ones, in torch.export's form. Nothing about the module changes.
+    """
+    captured = capture(module, tuple(args), dict(kwargs or {}), dynamic=dynamic, dynamic_shapes=dynamic_shapes)
+    exported = export_graph(
+        captured.graph_module,
+        captured.inputs,
+        captured.outputs,
+        target_opset=target_opset,
+        dispatcher=dispatcher,
+        stop_gradient=stop_gradient,
+        name=type(module).__name__,
+    )
+    exported.in_spec, exported.out_spec = captured.in_spec, captured.out_spec
+    exported.seconds |= captured.seconds
+    return exported

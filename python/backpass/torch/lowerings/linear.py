@@ -1,0 +1,83 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings import common
+from backpass.torch.lowerings.common import refuse_complex, result_type
+
+aten = torch.ops.aten
+
+_PRODUCTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
+
+
+def product(b: GraphBuilder, x: Value, y: Value, shape: Any = None) -> Value:
+    refuse_complex(x, y)
+    dtype = b.dtype_of(x)
+    if dtype not in _PRODUCTS:  # small integers wrap around like wide ones cut off
+        wide = b.op("MatMul", b.cast(x, torch.int64), b.cast(y, torch.int64), dtype=torch.int64)
+        return b.cast(wide, dtype)
+    return b.op("MatMul", x, y, dtype=dtype, shape=shape)
+
+
+@lowers(aten.mm.default, aten.bmm.default, aten.matmul.default, aten.mv.default, aten.dot.default)
+def matmul(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
+    return product(b, x, y)
+
+
+@lowers(aten.linear.default)
+def linear(b: GraphBuilder, node: fx.Node, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """Gemm for matrices, MatMul with the transposed weight otherwise."""
+    refuse_complex(x, weight)
+    if x.rank == 2 and weight.rank == 2:
+        return b.op("Gemm", x, weight, bias, transB=1, dtype=x.dtype)
+    result = product(b, x, common.transpose(b, weight, [1, 0]) if weight.rank == 2 else weight)
+    return result if bias is None else b.op("Add", result, bias, dtype=x.dtype)
+
+
+@lowers(aten.addmm.default, aten.addmv.default, aten.addbmm.default)
+def addmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    refuse_complex(c, x, y)
+    if x.rank == 2 and y.rank == 2 and isinstance(alpha, int | float) and isinstance(beta, int | float) and beta != 0:
+        result = b.op("Gemm", x, y, c, alpha=float(alpha), beta=float(beta), dtype=x.dtype)
+        if b.dtype_of(x).is_floating_point:
+            return result
+        raise NoLoweringError("integers")
+    return _scaled_sum(b, node, c, x, y, beta, alpha)
+
+
+@lowers(aten.baddbmm.default)
+def baddbmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    return _scaled_sum(b, node, c, x, y, beta, alpha)
+
+
+def _scaled_sum(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Any, alpha: Any) -> Value:
+    dtype = result_type(node)
+    result = product(b, x, y)
+    if alpha != 1:
+        result = b.op("Mul", result, b.scalar(alpha, dtype), dtype=dtype)
+    if beta == 0:
+        return common.expand(b, Value(result, dtype, common.meta(node).shape), common.meta(node).shape)
+    if beta != 1:
+        c = b.op("Mul", c, b.scalar(beta, dtype), dtype=dtype)
+    return b.op("Add", result, c, dtype=dtype)
+
+
+@lowers(aten.einsum.default)
+def einsum(b: GraphBuilder, node: fx.Node, equation: str, tensors: Sequence[Value], path: Any = None) -> Value:
+    refuse_complex(*tensors)
+    return b.op("Einsum", *tensors, equation=equation.replace(" ", ""), dtype=result_type(node))
+
+
+@lowers(aten.outer.default, aten.ger.default)
+def outer(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
+    refuse_complex(x, y)
+    dtype = result_type(node)
+    return b.op("Mul", common.unsqueeze(b, b.cast(x, dtype), 1), b.cast(y, dtype), dtype=dtype)

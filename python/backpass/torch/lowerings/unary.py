@@ -1,0 +1,146 @@
+"""Functions of one tensor, element by element."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.dispatch import Lowering, lowers
+from backpass.torch.lowerings.arithmetic import truncated
+from backpass.torch.lowerings.common import FLOATS, refuse_complex, result_type
+
+aten = torch.ops.aten
+
+
+def _same_name(op: str) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+        refuse_complex(x)
+        dtype = result_type(node)
+        return b.op(op, b.cast(x, dtype), dtype=dtype)
+
+    return lower
+
+
+for _target, _op in {
+    aten.exp: "Exp",
+    aten.log: "Log",
+    aten.sqrt: "Sqrt",
+    aten.sin: "Sin",
+    aten.cos: "Cos",
+    aten.tan: "Tan",
+    aten.asin: "Asin",
+    aten.acos: "Acos",
+    aten.atan: "Atan",
+    aten.sinh: "Sinh",
+    aten.cosh: "Cosh",
+    aten.tanh: "Tanh",
+    aten.asinh: "Asinh",
+    aten.acosh: "Acosh",
+    aten.atanh: "Atanh",
+    aten.erf: "Erf",
+    aten.sigmoid: "Sigmoid",
+    aten.reciprocal: "Reciprocal",
+    aten.neg: "Neg",
+}.items():
+    lowers(_target.default)(_same_name(_op))
+
+
+@lowers(aten.abs.default)
+def absolute(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    refuse_complex(x)
+    if x.dtype == torch.bool:
+        return x
+    return b.op("Abs", x, dtype=x.dtype)
+
+
+@lowers(aten.rsqrt.default)
+def rsqrt(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    refuse_complex(x)
+    dtype = result_type(node)
+    return b.op("Reciprocal", b.op("Sqrt", b.cast(x, dtype)), dtype=dtype)
+
+
+def _rounding(op: str) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+        if x.dtype not in FLOATS:
+            return x
+        return b.op(op, x, dtype=x.dtype)
+
+    return lower
+
+
+for _target, _op in {aten.floor: "Floor", aten.ceil: "Ceil", aten.round: "Round"}.items():
+    lowers(_target.default)(_rounding(_op))
+
+
+@lowers(aten.trunc.default, aten.fix.default)
+def trunc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return truncated(b, x) if x.dtype in FLOATS else x
+
+
+@lowers(aten.frac.default)
+def frac(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("Sub", x, truncated(b, x), dtype=x.dtype)
+
+
+@lowers(aten.sign.default, aten.sgn.default)
+def sign(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    refuse_complex(x)
+    if x.dtype == torch.bool:
+        return x
+    return b.op("Sign", x, dtype=x.dtype)
+
+
+@lowers(aten.square.default)
+def square(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    refuse_complex(x)
+    dtype = result_type(node)
+    x = b.cast(x, dtype)
+    return b.op("Mul", x, x, dtype=dtype)
+
+
+def _logarithm(base: float) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+        refuse_complex(x)
+        dtype = result_type(node)
+        factor = b.constant(1 / math.log(base), dtype)
+        return b.op("Mul", b.op("Log", b.cast(x, dtype)), factor, dtype=dtype)
+
+    return lower
+
+
+lowers(aten.log2.default)(_logarithm(2))
+lowers(aten.log10.default)(_logarithm(10))
+
+
+@lowers(aten.exp2.default)
+def exp2(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    dtype = result_type(node)
+    return b.op("Exp", b.op("Mul", b.cast(x, dtype), b.constant(math.log(2), dtype)), dtype=dtype)
+
+
+@lowers(aten.erfc.default)
+def erfc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    raise NoLoweringError("1 - erf(x) loses all digits for large x")
+
+
+@lowers(aten.isnan.default)
+def isnan(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return _float_test(b, "IsNaN", x)
+
+
+@lowers(aten.isinf.default)
+def isinf(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return _float_test(b, "IsInf", x)
+
+
+def _float_test(b: GraphBuilder, op: str, x: Value) -> Value:
+    refuse_complex(x)
+    if x.dtype not in FLOATS:
+        x = b.cast(x, torch.float32)
+    elif x.dtype != torch.float64:
+        x = b.cast(x, torch.float32)  # IsInf has no 16-bit floats before opset 20
+    return b.op(op, x, dtype=torch.bool)

@@ -1,0 +1,54 @@
+"""The exporter's frame: inputs, outputs, names, symbolic sizes, what stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from backpass.torch import Slot, export_module
+from exporter_check import check_values
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor, factor: float = 2.0) -> Any:
+        h = self.second(torch.tanh(self.first(x)))
+        return {"y": h * factor, "x": x, "n": x.shape[0], "none": None, "twice": [h, h]}
+
+
+def test_tied_weights_are_one_input_and_outputs_keep_their_structure() -> None:
+    exported = check_values(Tied(), (torch.randn(2, 3, 4),))
+    assert [i.name for i in exported.inputs] == ["first.weight", "first.bias", "second.bias", "x"]
+    assert [i.kind for i in exported.inputs] == ["parameter", "parameter", "parameter", "user"]
+    assert len(exported.outputs) == 2  # y and h: x is an input, h is given once
+    assert exported.output_template[1] == Slot("input", 3)
+
+
+def test_sizes_stay_symbolic() -> None:
+    exported = check_values(Tied(), (torch.randn(2, 3, 4),), [(torch.randn(5, 1, 4),), (torch.randn(1, 7, 4),)])
+    assert exported.inputs[-1].shape[2] == 4
+    assert all(isinstance(d, str) for d in exported.inputs[-1].shape[:2])
+
+
+def test_arguments_that_are_not_tensors_are_remembered() -> None:
+    module = Tied()
+    exported = export_module(module, (torch.randn(2, 4), 3.0))
+    assert [(s.target, s.value) for s in exported.python_inputs] == [(1, 3.0)]
+
+
+def test_capture_leaves_module_and_random_state_alone() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()).train()
+    module[1].eval()
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    x = torch.randn(2, 3)
+    state = torch.get_rng_state()
+    export_module(module, (x,))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
+    assert not module[1].training
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
