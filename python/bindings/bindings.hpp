@@ -16,4 +16,5 @@ void bind_gradient(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_training_graph(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
+void bind_module(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);

@@ -19,5 +19,6 @@ NB_MODULE(_core, m) {
   bind_training_graph(m);
   bind_training(m);
   bind_ops(m);
+  bind_module(m);
   bind_checkpoint(m);
 }

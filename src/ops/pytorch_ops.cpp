@@ -17,7 +17,6 @@ const RegisterAdapter aten_own{{.op = "ATen", .below = kAnyVersion, .lift = refu
 const RegisterAdapter python{{.op = "PythonOp", .below = kAnyVersion, .lift = refuse, .domain = "com.microsoft"}};
 const RegisterAdapter python_grad{
     {.op = "PythonOpGrad", .below = kAnyVersion, .lift = refuse, .domain = "com.microsoft"}};
-const RegisterAdapter yield{{.op = "YieldOp", .below = kAnyVersion, .lift = refuse, .domain = "com.microsoft"}};
 
 }  // namespace
 }  // namespace backpass

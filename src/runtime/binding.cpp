@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/blame.hpp"
+#include "ops/yield.hpp"
 #include "plan/arena.hpp"
 #include "runtime/evaluate.hpp"
 #include "runtime/infer_program.hpp"
@@ -79,7 +80,7 @@ class Binder {
       case StepKind::kernel:
         return add_kernel_step(s);
       case StepKind::late:
-        return add_late_step(s);
+        return is_yield(*program_.steps[static_cast<std::size_t>(s)].node) ? add_pause(s) : add_late_step(s);
     }
   }
 
@@ -207,6 +208,23 @@ class Binder {
       bound_step.late_outputs.push_back(v < 0 ? -1 : fact(v).late);
     }
     ++binding_.report.late_steps;
+  }
+
+  void add_pause(int s) {
+    ensure(!binding_.pause, "a second YieldOp");
+    const Step& step = program_.steps[static_cast<std::size_t>(s)];
+    binding_.pause = binding_.steps.size();
+    binding_.steps.emplace_back().step = s;
+    for (std::size_t k = 0; k < step.outputs.size(); ++k) {
+      const int v = step.outputs[k];
+      binding_.late_seeds.push_back(-1);
+      if (v < 0) continue;
+      if (bound(v).is_known) {
+        bound(v).place = {Place::Kind::input, static_cast<int>(program_.inputs.size() + k), 0, nullptr};
+      } else {
+        binding_.late_seeds.back() = fact(v).late = new_late(std::max(s, last_read(v)));
+      }
+    }
   }
 
   /// Storages that outputs fill entirely go straight to the caller's buffers; the rest is copied when the run ends.

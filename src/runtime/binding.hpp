@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,9 @@ struct Binding {
   std::vector<BoundOutput> outputs;
   std::vector<std::size_t> output_bytes;  ///< per output buffer
   std::vector<int> late_inputs;           ///< late index of an input that is no plain tensor; -1 for the others
+  /// Of a program with a YieldOp: the bound step to stop at; what it gives is addressed as further inputs.
+  std::optional<std::size_t> pause;
+  std::vector<int> late_seeds;  ///< late index of a result of the YieldOp whose extents are not known; else -1
   int late_count = 0;
   std::size_t arena_bytes = 0;
   PlanReport report;

@@ -182,15 +182,13 @@ void check_fits(std::size_t k, const Tensor& given, DType dtype, const Dims& dim
 
 }  // namespace
 
-std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted) {
-  std::shared_ptr<const Binding> binding = binding_for(inputs);
-  std::unique_ptr<State> state = take_state();
-  state->attach(binding);
-  std::vector<Tensor> buffers;
-  for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
-    const BoundOutput& output = binding->outputs[k];
+/// For outputs [first, last): what the caller gave, else memory of their own.
+void Executable::add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
+                             std::span<const Tensor> wanted, std::vector<Tensor>& buffers) {
+  for (std::size_t k = first; k < last; ++k) {
+    const BoundOutput& output = binding.outputs[k];
     if (output.buffer < 0) continue;
-    const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
+    const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
     if (is_given(wanted, k)) {
       check_fits(k, wanted[k], v.dtype, v.dims());
       buffers.push_back(wanted[k]);
@@ -199,8 +197,16 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, 
       ensure(producer != nullptr, "an output buffer that no step fills");
       buffers.push_back(blaming(*producer, [&] { return Tensor(v.dtype, v.dims()); }));
     }
-    state->output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
+    state.output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
   }
+}
+
+std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted) {
+  std::shared_ptr<const Binding> binding = binding_for(inputs);
+  std::unique_ptr<State> state = take_state();
+  state->attach(binding);
+  std::vector<Tensor> buffers;
+  add_buffers(*state, *binding, 0, binding->outputs.size(), wanted, buffers);
   execute(*state, *binding, inputs);
   std::vector<RuntimeValue> results;
   for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
@@ -236,10 +242,63 @@ void Executable::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor
   give_back(std::move(state));
 }
 
+Executable::Paused::Paused(Executable& owner, std::vector<RuntimeValue> inputs)
+    : owner_(owner), binding_(owner.binding_for(inputs)), state_(owner.take_state()), inputs_(std::move(inputs)) {}
+
+Executable::Paused::~Paused() { owner_.give_back(std::move(state_)); }
+
+std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> inputs, std::size_t count,
+                                                      std::vector<RuntimeValue>& results) {
+  auto paused = std::make_unique<Paused>(*this, std::move(inputs));
+  const Binding& binding = *paused->binding_;
+  State& state = *paused->state_;
+  state.attach(paused->binding_);
+  paused->given_ = count;
+  add_buffers(state, binding, 0, count, {}, paused->buffers_);
+  set_late_inputs(state, binding, paused->inputs_);
+  execute(state, binding, paused->inputs_, 0, binding.pause.value_or(binding.steps.size()));
+  for (std::size_t k = 0; k < count; ++k) {
+    results.push_back(collect(state, binding, binding.outputs[k], paused->inputs_, paused->buffers_));
+  }
+  return paused;
+}
+
+std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
+  const Binding& binding = *paused->binding_;
+  State& state = *paused->state_;
+  add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, paused->buffers_);
+  if (binding.pause) {
+    ensure(seeds.size() == binding.late_seeds.size(), "resume: number of seeds");
+    paused->inputs_.insert(paused->inputs_.end(), seeds.begin(), seeds.end());
+    for (std::size_t k = 0; k < seeds.size(); ++k) {
+      if (binding.late_seeds[k] >= 0) state.late[static_cast<std::size_t>(binding.late_seeds[k])] = seeds[k];
+    }
+    execute(state, binding, paused->inputs_, *binding.pause + 1, binding.steps.size());
+  }
+  std::vector<RuntimeValue> results;
+  for (std::size_t k = paused->given_; k < binding.outputs.size(); ++k) {
+    results.push_back(collect(state, binding, binding.outputs[k], paused->inputs_, paused->buffers_));
+  }
+  return results;
+}
+
+void Executable::set_late_inputs(State& state, const Binding& binding, std::span<const RuntimeValue> inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (binding.late_inputs[i] >= 0) state.late[static_cast<std::size_t>(binding.late_inputs[i])] = inputs[i];
+  }
+}
+
 void Executable::execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs) {
+  set_late_inputs(state, binding, inputs);
+  execute(state, binding, inputs, 0, binding.steps.size());
+}
+
+void Executable::execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs, std::size_t first,
+                         std::size_t last) {
   for (const auto& [index, place] : state.patches) {
     std::byte* start = nullptr;
     if (place.kind == Place::Kind::input) {
+      if (static_cast<std::size_t>(place.index) >= inputs.size()) continue;  // comes after the pause
       const void* data = inputs[static_cast<std::size_t>(place.index)].tensor.data();
       start = static_cast<std::byte*>(const_cast<void*>(data));  // NOLINT: read only
     } else {
@@ -247,10 +306,8 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
     }
     state.pointers[index] = start + place.offset;
   }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (binding.late_inputs[i] >= 0) state.late[static_cast<std::size_t>(binding.late_inputs[i])] = inputs[i];
-  }
-  for (const BoundStep& step : binding.steps) {
+  for (std::size_t i = first; i < last; ++i) {
+    const BoundStep& step = binding.steps[i];
     double start = profiler_ == nullptr ? 0 : profiler_->now_us();
     if (step.kernel) {
       void** pointers = state.pointers.data() + step.first_pointer;

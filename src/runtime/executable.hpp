@@ -44,10 +44,38 @@ class Executable {
   /// Only for programs all of whose outputs are planned; Unsupported otherwise.
   void run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs);
 
+  struct State;
+
+  /// A run that waits at the program's YieldOp, with its arena. Goes on once, or is dropped.
+  class Paused {
+   public:
+    Paused(Executable& owner, std::vector<RuntimeValue> inputs);
+    ~Paused();
+    Paused(const Paused&) = delete;
+    Paused& operator=(const Paused&) = delete;
+    const std::vector<RuntimeValue>& inputs() const { return inputs_; }
+
+   private:
+    friend class Executable;
+    Executable& owner_;
+    std::shared_ptr<const Binding> binding_;
+    std::unique_ptr<State> state_;
+    std::vector<RuntimeValue> inputs_;
+    std::vector<Tensor> buffers_;
+    std::size_t given_ = 0;  // outputs
+  };
+
+  /// Runs up to the YieldOp; `results` gets the first `count` outputs, all of which must be computed by then.
+  std::unique_ptr<Paused> start(std::vector<RuntimeValue> inputs, std::size_t count,
+                                std::vector<RuntimeValue>& results);
+
+  /// Runs the rest, the YieldOp having given `seeds`, and returns the remaining outputs. The executable must be the one
+  /// that started the run.
+  std::vector<RuntimeValue> resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds);
+
   std::shared_ptr<const Binding> binding_for(std::span<const RuntimeValue> inputs);
 
  private:
-  struct State;
   struct Cached {
     std::vector<std::int64_t> key;
     std::shared_ptr<const Binding> binding;
@@ -55,7 +83,12 @@ class Executable {
 
   std::unique_ptr<State> take_state();
   void give_back(std::unique_ptr<State> state);
+  void add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
+                   std::span<const Tensor> wanted, std::vector<Tensor>& buffers);
+  static void set_late_inputs(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
   void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
+  void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs, std::size_t first,
+               std::size_t last);
   void run_late_step(State& state, const Binding& binding, const BoundStep& step, std::span<const RuntimeValue> inputs);
   void record(const Binding& binding, const BoundStep& step, double start);
   RuntimeValue collect(State& state, const Binding& binding, const BoundOutput& output,

@@ -80,12 +80,12 @@ void RandomSource::restore(RandomRun run) {
   is_own_ = true;
 }
 
-RandomScope::RandomScope(RandomSource& source)
+RandomScope::RandomScope(RandomRun run)
     : previous_(current.run),
       previous_entries_(current.entries),
       previous_entry_(current.entry),
       had_previous_(current.is_set) {
-  current = {source.next(), 0, 0, true};
+  current = {run, 0, 0, true};
 }
 
 RandomScope::~RandomScope() { current = {previous_, previous_entries_, previous_entry_, had_previous_}; }

@@ -40,7 +40,8 @@ class RandomSource {
 /// Random operators called from this thread, for the life of the object, belong to one run.
 class RandomScope {
  public:
-  explicit RandomScope(RandomSource& source);
+  explicit RandomScope(RandomSource& source) : RandomScope(source.next()) {}
+  explicit RandomScope(RandomRun run);  ///< a run that goes on, or is repeated
   ~RandomScope();
   RandomScope(const RandomScope&) = delete;
   RandomScope& operator=(const RandomScope&) = delete;

@@ -1,0 +1,102 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.hpp"
+#include "torch_exchange.hpp"
+#include "training/module_session.hpp"
+
+namespace nb = nanobind;
+using namespace backpass;
+
+namespace {
+
+/// A pass under way, given up at most once.
+struct PendingPass {
+  std::shared_ptr<ModuleSession::Pending> pass;
+};
+
+std::vector<RuntimeValue> from_torch(const nb::list& tensors) {
+  std::vector<RuntimeValue> values;
+  values.reserve(tensors.size());
+  for (nb::handle t : tensors) values.push_back(t.is_none() ? RuntimeValue() : RuntimeValue(tensor_from_torch(t)));
+  return values;
+}
+
+nb::list to_torch(std::vector<RuntimeValue> values) {
+  nb::list result;
+  for (RuntimeValue& v : values) result.append(v.is_tensor() ? tensor_to_torch(v.tensor) : nb::none());
+  return result;
+}
+
+std::unique_ptr<ModuleSession> from_bytes(const nb::bytes& model, std::vector<std::string> requires_grad,
+                                          const SessionOptions& options) {
+  auto copy = std::make_shared<const std::string>(view_of(model));
+  nb::gil_scoped_release unlocked;
+  return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options);
+}
+
+nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep) {
+  std::vector<RuntimeValue> values = from_torch(inputs);
+  std::vector<RuntimeValue> outputs;
+  auto pending = std::make_unique<PendingPass>();
+  {
+    nb::gil_scoped_release unlocked;
+    if (keep) {
+      pending->pass = session.forward(std::move(values), outputs);
+    } else {
+      outputs = session.forward(std::move(values));
+    }
+  }
+  nb::object kept = keep ? nb::cast(std::move(pending)) : nb::none();
+  return nb::make_tuple(to_torch(std::move(outputs)), kept);
+}
+
+nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& seeds) {
+  if (pending.pass == nullptr) {
+    fail(
+        "backward: got a forward pass whose backward pass has run already; what it needed is freed. Run forward again");
+  }
+  std::vector<RuntimeValue> values = from_torch(seeds);
+  std::vector<RuntimeValue> gradients;
+  {
+    nb::gil_scoped_release unlocked;
+    gradients = session.backward(std::move(pending.pass), values);
+  }
+  return to_torch(std::move(gradients));
+}
+
+PlanReport plan(ModuleSession& session, const nb::list& inputs) {
+  std::vector<RuntimeValue> values = from_torch(inputs);
+  nb::gil_scoped_release unlocked;
+  return session.plan(values);
+}
+
+}  // namespace
+
+void bind_module(nb::module_& m) {
+  nb::class_<PendingPass>(m, "Pending", "A forward pass whose backward pass is still to come.");
+  nb::class_<ModuleSession>(m, "ModuleSession",
+                            "Runs the graph of a torch module on torch tensors, forward now and backward later.")
+      .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("requires_grad"), nb::arg("options"),
+                  "`requires_grad`: names of graph inputs whose gradients backward() gives.")
+      .def("forward", &forward, nb::arg("inputs"), nb::arg("keep"),
+           nb::sig("def forward(self, inputs: list, keep: bool) -> tuple[list, Pending | None]"),
+           "Outputs as new tensors, and with `keep` what backward() needs.")
+      .def("backward", &backward, nb::arg("pending"), nb::arg("seeds"),
+           "One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None.")
+      .def("inputs", &ModuleSession::inputs)
+      .def("outputs", &ModuleSession::outputs)
+      .def("requires_grad", &ModuleSession::requires_grad)
+      .def("differentiable_outputs", &ModuleSession::differentiable_outputs)
+      .def("plan", &plan, nb::arg("inputs"))
+      .def(
+          "training_model", [](ModuleSession& s) { return to_bytes(s.training_model()); },
+          "The ONNX model with gradients and YieldOp, before optimisation.")
+      .def("graph_text", &ModuleSession::graph_text)
+      .def("rewrites", &ModuleSession::rewrites)
+      .def("take_profile", &ModuleSession::take_profile);
+  m.def("tensor_to_torch", &tensor_to_torch, nb::arg("tensor"), "A torch.Tensor over the same memory.");
+  m.def("tensor_from_torch", &tensor_from_torch, nb::arg("tensor"), "The memory of a torch.Tensor, kept alive.");
+}

@@ -1,0 +1,176 @@
+#include "torch_exchange.hpp"
+
+#include <memory>
+
+#include "backpass/error.hpp"
+
+namespace nb = nanobind;
+using namespace backpass;
+
+namespace {
+
+// The binary interface of DLPack 1, https://dmlc.github.io/dlpack: only what is used here.
+namespace dl {
+
+struct Version {
+  std::uint32_t major, minor;
+};
+struct Device {
+  std::int32_t type, id;
+};
+struct DataType {
+  std::uint8_t code, bits;
+  std::uint16_t lanes;
+};
+struct Array {
+  void* data;
+  Device device;
+  std::int32_t ndim;
+  DataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+struct Managed {
+  Version version;
+  void* manager_ctx;
+  void (*deleter)(Managed*);
+  std::uint64_t flags;
+  Array array;
+};
+struct Header {
+  Version version;
+  Header* previous;
+};
+struct Exchange {
+  Header header;
+  int (*allocate)(Array*, Managed**, void*, void (*)(void*, const char*, const char*));
+  int (*from_object)(void*, Managed**);
+  int (*to_object)(Managed*, void**);
+};
+
+constexpr std::int32_t kCpu = 1;
+enum Code : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
+
+}  // namespace dl
+
+struct Torch {
+  nb::object tensor_type;
+  const dl::Exchange* exchange = nullptr;
+};
+
+const Torch& torch() {
+  static const Torch* found = [] {
+    auto* t = new Torch;  // never released: the interpreter may be gone first
+    t->tensor_type = nb::module_::import_("torch").attr("Tensor");
+    nb::object table = nb::getattr(t->tensor_type, "__dlpack_c_exchange_api__", nb::none());
+    if (table.is_none()) fail<Unsupported>("torch: got a version without the DLPack exchange table; use torch 2.13");
+    t->exchange = static_cast<const dl::Exchange*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
+    if (t->exchange == nullptr) throw nb::python_error();
+    if (t->exchange->header.version.major != 1) {
+      fail<Unsupported>("torch: got DLPack ", t->exchange->header.version.major, ", expected 1; use torch 2.13");
+    }
+    return t;
+  }();
+  return *found;
+}
+
+DType dtype_of(dl::DataType t) {
+  const auto key = std::pair<int, int>(t.code, t.bits);
+  for (DType candidate : {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32,
+                          DType::int16, DType::int8, DType::uint8, DType::uint16, DType::uint32, DType::uint64,
+                          DType::boolean, DType::complex64, DType::complex128}) {
+    int code = is_signed_integer(candidate) ? dl::kInt : dl::kUInt;
+    if (is_float(candidate)) code = candidate == DType::bfloat16 ? dl::kBfloat : dl::kFloat;
+    if (candidate == DType::boolean) code = dl::kBool;
+    if (candidate == DType::complex64 || candidate == DType::complex128) code = dl::kComplex;
+    const int bits = candidate == DType::boolean ? 8 : bit_width(candidate);
+    if (key == std::pair(code, bits)) return candidate;
+  }
+  fail<Unsupported>("torch tensor: got element type (DLPack code ", int{t.code}, ", ", int{t.bits},
+                    " bits), expected one that ONNX has");
+}
+
+dl::DataType data_type(DType dtype) {
+  auto bits = static_cast<std::uint8_t>(dtype == DType::boolean ? 8 : bit_width(dtype));
+  std::uint8_t code = is_signed_integer(dtype) ? dl::kInt : dl::kUInt;
+  if (is_float(dtype)) code = dtype == DType::bfloat16 ? dl::kBfloat : dl::kFloat;
+  if (dtype == DType::boolean) code = dl::kBool;
+  if (dtype == DType::complex64 || dtype == DType::complex128) code = dl::kComplex;
+  return {code, bits, 1};
+}
+
+bool is_contiguous(const dl::Array& a) {
+  std::int64_t expected = 1;
+  for (std::int32_t i = a.ndim; i-- > 0;) {
+    if (a.shape[i] == 0) return true;
+    if (a.shape[i] != 1 && a.strides[i] != expected) return false;
+    expected *= a.shape[i];
+  }
+  return true;
+}
+
+dl::Managed* take(nb::handle object) {
+  dl::Managed* managed = nullptr;
+  if (torch().exchange->from_object(object.ptr(), &managed) != 0) throw nb::python_error();
+  return managed;
+}
+
+struct Lent {
+  dl::Managed managed{};
+  Tensor tensor;
+  Dims strides;
+};
+
+void release(dl::Managed* managed) { delete static_cast<Lent*>(managed->manager_ctx); }
+
+}  // namespace
+
+Tensor tensor_from_torch(nb::handle object) {
+  if (PyObject_IsInstance(object.ptr(), torch().tensor_type.ptr()) != 1) {
+    fail("input: got ", nb::str(object.type()).c_str(), ", expected a torch.Tensor");
+  }
+  nb::object held;
+  dl::Managed* managed = take(object);
+  if (managed->array.device.type == dl::kCpu && !is_contiguous(managed->array)) {
+    managed->deleter(managed);
+    held = object.attr("contiguous")();
+    managed = take(held);
+  }
+  std::shared_ptr<const void> owner(managed, [](const void* p) {
+    auto* m = static_cast<dl::Managed*>(const_cast<void*>(p));  // NOLINT: it was not const
+    if (m->deleter != nullptr) m->deleter(m);
+  });
+  const dl::Array& a = managed->array;
+  if (a.device.type != dl::kCpu) fail("input: got a tensor on another device, expected one on the CPU; use .cpu()");
+  return {dtype_of(a.dtype), Dims(a.shape, a.shape + a.ndim), static_cast<std::byte*>(a.data) + a.byte_offset,
+          std::move(owner)};
+}
+
+nb::object tensor_to_torch(const Tensor& tensor) {
+  auto lent = std::make_unique<Lent>();
+  lent->tensor = tensor;
+  lent->strides.resize(tensor.dims().size());
+  std::int64_t step = 1;
+  for (std::size_t i = lent->strides.size(); i-- > 0;) {
+    lent->strides[i] = step;
+    step *= std::max<std::int64_t>(1, tensor.dims()[i]);
+  }
+  dl::Array& a = lent->managed.array;
+  a.data = lent->tensor.mutable_data();
+  a.device = {dl::kCpu, 0};
+  a.ndim = static_cast<std::int32_t>(tensor.dims().size());
+  a.dtype = data_type(tensor.dtype());
+  a.shape = const_cast<std::int64_t*>(lent->tensor.dims().data());  // NOLINT: the interface is not const
+  a.strides = lent->strides.data();
+  lent->managed.version = torch().exchange->header.version;
+  lent->managed.manager_ctx = lent.get();
+  lent->managed.deleter = release;
+  void* object = nullptr;
+  dl::Managed* managed = &lent.release()->managed;
+  if (torch().exchange->to_object(managed, &object) != 0) {
+    release(managed);
+    throw nb::python_error();
+  }
+  return nb::steal(static_cast<PyObject*>(object));
+}

@@ -1,0 +1,212 @@
+#include "training/module_session.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "gradient/module_graph.hpp"
+#include "gradient/parameters.hpp"
+#include "onnx_io/export.hpp"
+#include "onnx_io/import.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+#include "passes/pipeline.hpp"
+#include "plan/program.hpp"
+#include "runtime/executable.hpp"
+#include "runtime/value_info.hpp"
+#include "support/parallel.hpp"
+#include "support/random_seed.hpp"
+
+namespace backpass {
+namespace {
+
+using Mask = std::vector<bool>;
+
+bool is_scalar(const Value& v) {
+  return v.type.shape && std::all_of(v.type.shape->begin(), v.type.shape->end(), [](const Dim& d) { return d.is(1); });
+}
+
+/// The module's graph for one choice of outputs that gradients arrive for, ready to run.
+struct Variant {
+  Mask seeded;
+  ModuleGraph module;
+  std::vector<std::string> rewrites;
+  std::unique_ptr<Program> program;
+  std::unique_ptr<Executable> executable;
+
+  Variant(ModuleGraph graph, Mask mask, const SessionOptions& options, Profiler* profiler)
+      : seeded(std::move(mask)), module(std::move(graph)) {
+    if (options.optimize) rewrites = optimize(*module.graph);
+    program = make_program(*module.graph);
+    executable = std::make_unique<Executable>(*program, options.binding_cache, profiler);
+  }
+};
+
+}  // namespace
+
+class ModuleSession::Pending {
+ public:
+  Pending(std::shared_ptr<Variant> variant, RandomRun random, std::unique_ptr<Executable::Paused> paused)
+      : variant_(std::move(variant)), random_(random), paused_(std::move(paused)) {}
+
+ private:
+  friend class ModuleSession;
+  friend struct ModuleSession::Impl;
+  std::shared_ptr<Variant> variant_;  // outlives what is paused in it
+  RandomRun random_;
+  std::unique_ptr<Executable::Paused> paused_;
+};
+
+struct ModuleSession::Impl {
+  onnx_io::ModelProto model;
+  std::vector<std::string> requires_grad;
+  SessionOptions options;
+  std::unique_ptr<Graph> plain;  // as imported: declared types of inputs and outputs
+  std::vector<ValueInfo> inputs, outputs;
+  Mask differentiable;
+  Profiler profiler;
+  RandomSource random;
+  std::mutex mutex;
+  Mask expected;  // outputs that gradients are expected for
+  std::map<Mask, std::shared_ptr<Variant>> variants;
+
+  Impl(onnx_io::ModelProto proto, std::vector<std::string> wrt, const SessionOptions& o)
+      : model(std::move(proto)), requires_grad(std::move(wrt)), options(o) {
+    plain = import();
+    for (const Value* v : plain->inputs) inputs.push_back(describe(*v));
+    for (const Value* v : plain->outputs) outputs.push_back(describe(*v));
+    differentiable = backpass::differentiable_outputs(*plain, requires_grad);
+    expected = differentiable;
+    bool any_scalar = false;
+    for (std::size_t k = 0; k < expected.size(); ++k) {
+      any_scalar = any_scalar || (differentiable[k] && is_scalar(*plain->outputs[k]));
+    }
+    for (std::size_t k = 0; any_scalar && k < expected.size(); ++k) {
+      expected[k] = differentiable[k] && is_scalar(*plain->outputs[k]);
+    }
+    variant_for(expected);
+  }
+
+  std::unique_ptr<Graph> import() const {
+    ThreadScope threads(options.num_threads);
+    onnx_io::Import result = onnx_io::import_model(model);
+    throw_if_any(result.problems);
+    return std::move(result.graph);
+  }
+
+  ModuleGraph differentiated(const Mask& mask) const { return add_module_gradients(import(), requires_grad, mask); }
+
+  std::shared_ptr<Variant> variant_for(const Mask& mask) {
+    std::lock_guard lock(mutex);
+    std::shared_ptr<Variant>& found = variants[mask];
+    if (found == nullptr) {
+      ThreadScope threads(options.num_threads);
+      found = std::make_shared<Variant>(differentiated(mask), mask, options, options.profile ? &profiler : nullptr);
+    }
+    return found;
+  }
+
+  Mask expectation() {
+    std::lock_guard lock(mutex);
+    return expected;
+  }
+
+  void check(const std::vector<RuntimeValue>& values) const {
+    if (values.size() != inputs.size()) fail("number of inputs: got ", values.size(), ", expected ", inputs.size());
+    std::string problems;
+    for (std::size_t i = 0; i < values.size(); ++i) problems += mismatch(*plain->inputs[i], values[i]);
+    if (!problems.empty()) fail(problems.substr(1));
+  }
+
+  std::shared_ptr<Pending> start(const std::shared_ptr<Variant>& variant, RandomRun run,
+                                 std::vector<RuntimeValue> values, std::vector<RuntimeValue>& results) const {
+    ThreadScope threads(options.num_threads);
+    RandomScope scope(run);
+    auto paused = variant->executable->start(std::move(values), variant->module.user_outputs, results);
+    return std::make_shared<Pending>(variant, run, std::move(paused));
+  }
+
+  /// Others than expected want gradients: the same pass once more, prepared for those.
+  std::shared_ptr<Pending> restarted(std::shared_ptr<Pending> pending, const Mask& mask) {
+    {
+      std::lock_guard lock(mutex);
+      expected = mask;
+    }
+    std::vector<RuntimeValue> ignored;
+    return start(variant_for(mask), pending->random_, pending->paused_->inputs(), ignored);
+  }
+};
+
+ModuleSession::ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner,
+                             std::vector<std::string> requires_grad, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(onnx_io::read_model(bytes, std::move(owner)), std::move(requires_grad), options)) {}
+
+ModuleSession::~ModuleSession() = default;
+
+const std::vector<ValueInfo>& ModuleSession::inputs() const { return impl_->inputs; }
+const std::vector<ValueInfo>& ModuleSession::outputs() const { return impl_->outputs; }
+const std::vector<std::string>& ModuleSession::requires_grad() const { return impl_->requires_grad; }
+const std::vector<bool>& ModuleSession::differentiable_outputs() const { return impl_->differentiable; }
+
+std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> inputs) {
+  impl_->check(inputs);
+  auto variant = impl_->variant_for(Mask(impl_->outputs.size(), false));
+  ThreadScope threads(impl_->options.num_threads);
+  RandomScope scope(impl_->random);
+  return variant->executable->run(inputs);
+}
+
+std::shared_ptr<ModuleSession::Pending> ModuleSession::forward(std::vector<RuntimeValue> inputs,
+                                                               std::vector<RuntimeValue>& outputs) {
+  impl_->check(inputs);
+  return impl_->start(impl_->variant_for(impl_->expectation()), impl_->random.next(), std::move(inputs), outputs);
+}
+
+std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pending,
+                                                  std::span<const RuntimeValue> seeds) {
+  const std::size_t count = impl_->outputs.size();
+  if (seeds.size() != count) fail("gradients of outputs: got ", seeds.size(), ", expected one per output, ", count);
+  Mask given(count);
+  for (std::size_t k = 0; k < count; ++k) {
+    given[k] = seeds[k].is_tensor() && impl_->differentiable[k];
+    const Value& output = *impl_->plain->outputs[k];
+    if (!given[k] || mismatch(output, seeds[k]).empty()) continue;
+    fail("gradient of output '", output.name, "': got ", name_of(seeds[k].tensor.dtype()),
+         to_string(seeds[k].tensor.dims()), ", expected ", output.type.str());
+  }
+  if (given != pending->variant_->seeded) pending = impl_->restarted(std::move(pending), given);
+  std::vector<RuntimeValue> chosen;
+  const Variant& variant = *pending->variant_;
+  for (std::size_t k : variant.module.seeds) chosen.push_back(seeds[k]);
+  ThreadScope threads(impl_->options.num_threads);
+  RandomScope scope(pending->random_);
+  std::vector<RuntimeValue> found = variant.executable->resume(std::move(pending->paused_), chosen);
+  std::vector<RuntimeValue> gradients;
+  for (int index : variant.module.gradients) {
+    gradients.push_back(index < 0 ? RuntimeValue() : std::move(found.at(static_cast<std::size_t>(index))));
+  }
+  return gradients;
+}
+
+std::string ModuleSession::training_model() {
+  ModuleGraph module = impl_->differentiated(impl_->expectation());
+  onnx_io::ExportOptions options;
+  options.opset = std::max<std::int64_t>(options.opset, opset_of(impl_->model));
+  return onnx_io::write_model(onnx_io::export_graph(*module.graph, options));
+}
+
+std::string ModuleSession::graph_text() { return print(*impl_->variant_for(impl_->expectation())->module.graph); }
+
+std::vector<std::string> ModuleSession::rewrites() { return impl_->variant_for(impl_->expectation())->rewrites; }
+
+PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
+  impl_->check(inputs);
+  ThreadScope threads(impl_->options.num_threads);
+  auto binding = impl_->variant_for(impl_->expectation())->executable->binding_for(inputs);
+  PlanReport report = binding->report;
+  report.text = describe_plan(*binding);
+  return report;
+}
+
+std::vector<StepRecord> ModuleSession::take_profile() { return impl_->profiler.take(); }
+
+}  // namespace backpass

@@ -1,0 +1,57 @@
+// Runs a module on behalf of a framework that keeps the parameters and drives the backward pass: forward now, backward
+// later or never, any number of them under way at once.
+//
+// Which outputs gradients will arrive for is only known when they do. The session expects them for the scalar outputs
+// (a loss), or for all when there is none; should others arrive, it rebuilds for those, repeats the forward pass from
+// the same inputs and random numbers, and expects them from then on.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backpass/session.hpp"
+
+namespace backpass {
+
+class ModuleSession {
+ public:
+  /// `requires_grad`: inputs of the model whose gradients backward() gives. Throws listing every problem.
+  ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner, std::vector<std::string> requires_grad,
+                const SessionOptions& options);
+  ~ModuleSession();
+
+  const std::vector<ValueInfo>& inputs() const;
+  const std::vector<ValueInfo>& outputs() const;
+  const std::vector<std::string>& requires_grad() const;
+  /// Whether an output depends differentiably on an input that requires a gradient.
+  const std::vector<bool>& differentiable_outputs() const;
+
+  /// A forward pass whose backward pass is still to come. Keeps what that will need; dropping it lets go.
+  class Pending;
+
+  /// Without gradients.
+  std::vector<RuntimeValue> forward(std::vector<RuntimeValue> inputs);
+  /// The outputs, and what backward() needs. Inputs and outputs must stay as they are until then.
+  std::shared_ptr<Pending> forward(std::vector<RuntimeValue> inputs, std::vector<RuntimeValue>& outputs);
+  /// One gradient per entry of requires_grad(); none where nothing flows back. `seeds`: one per output, none where no
+  /// gradient arrived (or where the output is not differentiable).
+  std::vector<RuntimeValue> backward(std::shared_ptr<Pending> pending, std::span<const RuntimeValue> seeds);
+
+  /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
+  std::string training_model();
+  /// The graph that runs (with gradients, if any are asked for) as text, and what the passes did to it.
+  std::string graph_text();
+  std::vector<std::string> rewrites();
+  PlanReport plan(const std::vector<RuntimeValue>& inputs);
+  std::vector<StepRecord> take_profile();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace backpass
