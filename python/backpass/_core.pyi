@@ -307,6 +307,53 @@ def set_seed(seed: int) -> None:
 def ops() -> list:
     """One dict per registered operator."""
 
+class Pending:
+    """A forward pass whose backward pass is still to come."""
+
+class ModuleSession:
+    """
+    Runs the graph of a torch module on torch tensors, forward now and backward later.
+    """
+
+    @staticmethod
+    def from_bytes(model: bytes, requires_grad: Sequence[str], options: SessionOptions) -> ModuleSession:
+        """
+        `requires_grad`: names of graph inputs whose gradients backward() gives.
+        """
+
+    def forward(self, inputs: list, keep: bool) -> tuple[list, Pending | None]:
+        """Outputs as new tensors, and with `keep` what backward() needs."""
+
+    def backward(self, pending: Pending, seeds: list) -> list:
+        """
+        One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None.
+        """
+
+    def inputs(self) -> list[ValueInfo]: ...
+
+    def outputs(self) -> list[ValueInfo]: ...
+
+    def requires_grad(self) -> list[str]: ...
+
+    def differentiable_outputs(self) -> list[bool]: ...
+
+    def plan(self, inputs: list) -> PlanReport: ...
+
+    def training_model(self) -> bytes:
+        """The ONNX model with gradients and YieldOp, before optimisation."""
+
+    def graph_text(self) -> str: ...
+
+    def rewrites(self) -> list[str]: ...
+
+    def take_profile(self) -> list[StepRecord]: ...
+
+def tensor_to_torch(tensor: Tensor) -> object:
+    """A torch.Tensor over the same memory."""
+
+def tensor_from_torch(tensor: object) -> Tensor:
+    """The memory of a torch.Tensor, kept alive."""
+
 class OptimizerGroup:
     """What an optimizer remembers about the parameters it trains together."""
 
