@@ -36,8 +36,9 @@ class Executable {
   /// Inputs: graph inputs, then captures. Results are independent of the arena and of the inputs' memory.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs) { return run(inputs, {}); }
 
-  /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents; its memory must
-  /// not be that of an input).
+  /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents). Its memory may
+  /// be that of an input only if one node alone reads that input and makes the output of it, element by element,
+  /// without OpDef::in_place_input.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted);
 
   /// The same, writing outputs into tensors of the right type and extents. Allocates nothing once the binding exists.

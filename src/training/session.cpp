@@ -6,7 +6,6 @@
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "support/parallel.hpp"
-#include "support/visit.hpp"
 #include "training/inference_export.hpp"
 #include "training/linear_schedule.hpp"
 #include "training/optimizer_model.hpp"
@@ -24,16 +23,6 @@ Tensor zeros(DType dtype, const Dims& dims) {
   Tensor t(dtype, dims);
   if (t.bytes() > 0) std::memset(t.mutable_data(), 0, t.bytes());
   return t;
-}
-
-void add_to(Tensor& sum, const Tensor& value) {
-  visit_real(sum.dtype(), [&]<class T>() {
-    T* to = sum.as<T>();
-    const T* from = value.as<T>();
-    parallel_for(sum.size(), 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) to[i] += from[i];
-    });
-  });
 }
 
 constexpr const char* kGroup = "group0";
@@ -152,32 +141,32 @@ struct TrainingSession::Impl {
 
   std::vector<RuntimeValue> train(std::span<const RuntimeValue> inputs) {
     require_parameters("train_step");
-    std::vector<Tensor> targets;
-    for (const std::string& name : training->trainable()) targets.push_back(target_of(name));
     std::vector<Tensor> updates;
     for (const std::string& name : training->updated()) {
       const Tensor& p = state->parameter(name).tensor;
       updates.emplace_back(p.dtype(), p.dims());
     }
+    const auto mode = overwrite ? StepModel::Gradients::replace : StepModel::Gradients::add;
     std::vector<RuntimeValue> results =
-        training->run(inputs, tensors(training->parameters()), targets, updates, random);
-    if (!overwrite) {
-      for (std::size_t i = 0; i < targets.size(); ++i) add_to(gradients.at(training->trainable()[i]), targets[i]);
-    }
+        training->run(inputs, tensors(training->parameters()), mode, gradient_buffers(), updates, random);
     for (std::size_t i = 0; i < updates.size(); ++i) state->set_parameter(training->updated()[i], updates[i]);
     overwrite = false;
     remember_random();
     return results;
   }
 
-  Tensor target_of(const std::string& name) {
-    auto it = gradients.find(name);
-    if (it == gradients.end()) {
-      fail<Unsupported>("gradient of the input '", name,
-                        "': a session keeps gradients of parameters only; use "
-                        "backpass::grad for gradients of inputs");
+  std::vector<Tensor> gradient_buffers() const {
+    std::vector<Tensor> buffers;
+    for (const std::string& name : training->trainable()) {
+      auto it = gradients.find(name);
+      if (it == gradients.end()) {
+        fail<Unsupported>("gradient of the input '", name,
+                          "': a session keeps gradients of parameters only; use "
+                          "backpass::grad for gradients of inputs");
+      }
+      buffers.push_back(it->second);
     }
-    return overwrite ? it->second : Tensor(it->second.dtype(), it->second.dims());
+    return buffers;
   }
 
   void remember_random() {
@@ -249,7 +238,8 @@ std::vector<RuntimeValue> TrainingSession::train_step(std::span<const RuntimeVal
 std::vector<RuntimeValue> TrainingSession::eval_step(std::span<const RuntimeValue> inputs) {
   require_eval(impl_->eval, "eval_step");
   impl_->require_parameters("eval_step");
-  return impl_->eval->run(inputs, impl_->tensors(impl_->eval->parameters()), {}, {}, impl_->random);
+  return impl_->eval->run(inputs, impl_->tensors(impl_->eval->parameters()), StepModel::Gradients::replace, {}, {},
+                          impl_->random);
 }
 
 void TrainingSession::lazy_reset_grad() { impl_->overwrite = true; }
@@ -306,7 +296,7 @@ void TrainingSession::export_model_for_inferencing(const std::filesystem::path& 
 
 PlanReport TrainingSession::plan(std::span<const RuntimeValue> inputs) const {
   impl_->require_parameters("plan");
-  return impl_->training->plan(inputs, impl_->tensors(impl_->training->parameters()));
+  return impl_->training->plan(inputs, impl_->tensors(impl_->training->parameters()), impl_->gradient_buffers());
 }
 
 std::vector<StepRecord> TrainingSession::take_profile() const { return impl_->training->take_profile(); }

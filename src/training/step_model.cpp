@@ -22,6 +22,15 @@ struct StepModel::Impl {
   mutable Profiler profiler;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
+  bool is_accumulating = false;
+  Tensor replaces{DType::boolean, {1}};  // what the accumulators read
+
+  /// The former plan goes first: two arenas need not fit at once.
+  void plan() {
+    executable.reset();
+    program = make_program(*graph);
+    executable = std::make_unique<Executable>(*program, options.binding_cache, options.profile ? &profiler : nullptr);
+  }
 };
 
 namespace {
@@ -138,15 +147,43 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
     outputs_.back().name = model.graph.output[i].name;
   }
   if (options.optimize) optimize(graph);
-  impl_->program = make_program(graph);
-  impl_->executable = std::make_unique<Executable>(*impl_->program, options.binding_cache,
-                                                   options.profile ? &impl_->profiler : nullptr);
+  impl_->plan();
 }
 
 StepModel::~StepModel() = default;
 
+namespace {
+
+/// The node that follows this one; null at the end, and for none.
+const Node* node_behind(const Graph& graph, const Node* node) {
+  auto it = std::find(graph.nodes().begin(), graph.nodes().end(), node);
+  return it == graph.nodes().end() || ++it == graph.nodes().end() ? nullptr : *it;
+}
+
+}  // namespace
+
+/// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
+void StepModel::accumulate_in_place() {
+  Graph& graph = *impl_->graph;
+  impl_->executable.reset();
+  Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
+  for (std::size_t i = 0; i < trainable_.size(); ++i) {
+    Value*& output = graph.outputs[outputs_.size() + i];
+    Value* buffer = graph.add_value(trainable_[i] + std::string(kBufferSuffix), output->type);
+    Value* sum = graph.add_value(buffer->name + "_updated", output->type);
+    graph.inputs.push_back(buffer);
+    graph.add_node("InPlaceAccumulatorV2", {buffer, output, replaces}, {nullptr, sum}, buffer->name, "com.microsoft",
+                   node_behind(graph, output->producer));
+    output = sum;
+  }
+  graph.inputs.push_back(replaces);
+  impl_->is_accumulating = true;
+  impl_->plan();
+}
+
 std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_inputs,
-                                             std::span<const Tensor> parameters) const {
+                                             std::span<const Tensor> parameters,
+                                             std::span<const Tensor> gradients) const {
   if (user_inputs.size() != inputs_.size()) {
     fail("number of inputs: got ", user_inputs.size(), ", expected ", inputs_.size());
   }
@@ -154,7 +191,7 @@ std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_
   for (std::size_t i = 0; i < user_inputs.size(); ++i) problems += mismatch(*impl_->user_inputs[i], user_inputs[i]);
   if (!problems.empty()) fail(problems.substr(1));
   std::vector<RuntimeValue> values;
-  values.reserve(impl_->sources.size());
+  values.reserve(impl_->sources.size() + gradients.size() + 1);
   for (std::ptrdiff_t source : impl_->sources) {
     if (source >= 0) {
       values.push_back(user_inputs[static_cast<std::size_t>(source)]);
@@ -162,18 +199,23 @@ std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_
       values.emplace_back(parameters[static_cast<std::size_t>(-1 - source)]);
     }
   }
+  if (!impl_->is_accumulating) return values;
+  values.insert(values.end(), gradients.begin(), gradients.end());
+  values.emplace_back(impl_->replaces);
   return values;
 }
 
 std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
-                                         std::span<const Tensor> gradients, std::span<const Tensor> updates,
-                                         RandomSource& random) const {
+                                         Gradients mode, std::span<const Tensor> gradients,
+                                         std::span<const Tensor> updates, RandomSource& random) {
   ensure(gradients.size() == trainable_.size() && updates.size() == updated_.size(), "StepModel::run: tensor counts");
-  std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
+  ThreadScope threads(impl_->options.num_threads);
+  if (mode == Gradients::add && !impl_->is_accumulating && !trainable_.empty()) accumulate_in_place();
+  *impl_->replaces.as<bool>() = mode == Gradients::replace;
+  std::vector<RuntimeValue> values = arrange(user_inputs, parameters, gradients);
   std::vector<Tensor> wanted(outputs_.size());
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
-  ThreadScope threads(impl_->options.num_threads);
   RandomScope scope(random);
   std::vector<RuntimeValue> results = impl_->executable->run(values, wanted);
   results.resize(outputs_.size());
@@ -182,9 +224,10 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
 
 std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler.take(); }
 
-PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters) const {
+PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                           std::span<const Tensor> gradients) const {
   ThreadScope threads(impl_->options.num_threads);
-  std::shared_ptr<const Binding> binding = impl_->executable->binding_for(arrange(user_inputs, parameters));
+  std::shared_ptr<const Binding> binding = impl_->executable->binding_for(arrange(user_inputs, parameters, gradients));
   PlanReport report = binding->report;
   report.text = describe_plan(*binding);
   return report;

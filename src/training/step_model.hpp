@@ -1,7 +1,9 @@
 // A training or eval model, planned and ready to run against parameters that live elsewhere.
 //
-// The accumulator nodes of a training model are not run: what they would add to a buffer becomes an output, so that a
-// gradient that starts anew is written straight into its buffer by whatever computes it.
+// The accumulator nodes of a training model are not run at first: what they would add to a buffer becomes an output, so
+// that a gradient that starts anew is written straight into its buffer by whatever computes it. Once gradients are to
+// be added up, the model is planned again with an accumulator right behind each gradient, writing to the buffer in
+// place: no step ever holds all gradients beside their buffers.
 #pragma once
 
 #include <functional>
@@ -38,19 +40,25 @@ class StepModel {
   const std::vector<std::string>& trainable() const { return trainable_; }  ///< whose gradients run() gives, in order
   const std::vector<std::string>& updated() const { return updated_; }  ///< parameters that running changes: statistics
 
-  /// Runs once. `parameters` as in parameters(); gradients are written to `gradients` (as in trainable(); may be empty
-  /// for an eval model), new values of updated() to `updates`. Results are the user's outputs.
+  /// Whether gradients replace what a run finds in their buffers or are added to it.
+  enum class Gradients : std::uint8_t { replace, add };
+
+  /// Runs once. `parameters` as in parameters(); gradients go to `gradients` (as in trainable(); may be empty for an
+  /// eval model), new values of updated() to `updates`. Results are the user's outputs.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
-                                std::span<const Tensor> gradients, std::span<const Tensor> updates,
-                                RandomSource& random) const;
+                                Gradients mode, std::span<const Tensor> gradients, std::span<const Tensor> updates,
+                                RandomSource& random);
 
   std::vector<StepRecord> take_profile() const;
-  PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters) const;
+  /// As things stand: with accumulators once a run has added gradients up.
+  PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                  std::span<const Tensor> gradients) const;
 
  private:
   struct Impl;
-  std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs,
-                                    std::span<const Tensor> parameters) const;
+  void accumulate_in_place();
+  std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                                    std::span<const Tensor> gradients) const;
 
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
