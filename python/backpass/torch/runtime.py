@@ -1,0 +1,133 @@
+"""EngineGraph: one ONNX graph that is called with torch tensors and takes part in torch's autograd.
+
+Both front ends end here. Tensors cross without being copied: parameters are read where torch keeps them, gradients
+are fresh tensors that torch keeps as ``.grad``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import torch
+from backpass import _core
+from torch.autograd.function import once_differentiable
+
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+@dataclass
+class Spent:
+    """Calls of a graph and the seconds they took, hand-over included."""
+
+    forwards: int = 0
+    forward_seconds: float = 0.0
+    backwards: int = 0
+    backward_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_seconds + self.backward_seconds
+
+
+class EngineGraph:
+    """A model in the engine, called with the tensors of all its graph inputs, in their order."""
+
+    def __init__(
+        self,
+        model: bytes,
+        input_names: Sequence[str],
+        requires_grad: Sequence[str] = (),
+        options: _core.SessionOptions | None = None,
+    ) -> None:
+        """`requires_grad` names the inputs whose gradients are wanted; without any, calls leave nothing to autograd."""
+        places = {name: i for i, name in enumerate(input_names)}
+        self.input_names = list(input_names)
+        self.requires_grad = list(requires_grad)
+        self.session = _core.ModuleSession.from_bytes(model, self.requires_grad, options or _core.SessionOptions())
+        self.spent = Spent()
+        self._wanted = [places[name] for name in self.requires_grad]
+        self._flat = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
+        self._read_inputs, self._read_outputs = self._read_by_backward()
+
+    def _read_by_backward(self) -> tuple[list[int], list[int]]:
+        """Inputs and outputs whose contents the backward half reads: those must not change before it has run."""
+        if not self._wanted:
+            return [], []
+        graph = onnx.load_from_string(self.session.training_model()).graph
+        at = next((i for i, node in enumerate(graph.node) if node.op_type == "YieldOp"), len(graph.node))
+        read = {name for node in graph.node[at + 1 :] for name in _names_read(node)}
+        outputs = list(graph.node[at].input) if at < len(graph.node) else []
+        inputs = [i for i, name in enumerate(self.input_names) if name in read]
+        return inputs, [i for i, name in enumerate(outputs) if name in read]
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
+        if self._wanted and torch.is_grad_enabled():
+            return list(_Run.apply(self, *inputs))  # type: ignore[no-untyped-call]
+        return self.infer(inputs)
+
+    def infer(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, keeping nothing for a backward pass."""
+        outputs, _ = self._forward(inputs, keep=False)
+        return outputs
+
+    def _forward(self, inputs: Sequence[torch.Tensor], keep: bool) -> tuple[list[torch.Tensor], Any]:
+        begin = time.perf_counter()
+        outputs, pending = self.session.forward(_contiguous(inputs), keep)
+        self.spent.forwards += 1
+        self.spent.forward_seconds += time.perf_counter() - begin
+        return outputs, pending
+
+    def _backward(self, pending: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        begin = time.perf_counter()
+        given = [None if seed is None else seed.contiguous() for seed in seeds]
+        gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
+        for place, gradient in zip(self._wanted, self.session.backward(pending, given), strict=True):
+            gradients[place] = gradient
+        self.spent.backwards += 1
+        self.spent.backward_seconds += time.perf_counter() - begin
+        return gradients
+
+
+def _names_read(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, its subgraphs included."""
+    inner = [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
+    return [*node.input, *(name for graph in inner for n in graph.node for name in _names_read(n))]
+
+
+def _contiguous(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [t if t.is_contiguous() else t.contiguous() for t in tensors]
+
+
+class _Run(torch.autograd.Function):
+    """A forward pass of an EngineGraph and, later, its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: EngineGraph, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        outputs, ctx.pending = graph._forward(inputs, keep=True)
+        ctx.graph = graph
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(outputs[i] for i in graph._flat))
+        # torch refuses the backward pass when one of these was changed in place meanwhile, or freed by an earlier one
+        ctx.save_for_backward(*(inputs[i] for i in graph._read_inputs), *(outputs[i] for i in graph._read_outputs))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *seeds: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.saved_tensors  # noqa: B018  # checks
+        if ctx.pending is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: what the engine kept was freed by the first "
+                "backward pass. Give that one retain_graph=True"
+            )
+        if all(seed is None for seed in seeds):
+            return (None,) * (1 + len(ctx.graph.input_names))
+        gradients = ctx.graph._backward(ctx.pending, seeds)
+        if not _keeps_graph():
+            ctx.pending = None
+        return (None, *gradients)
