@@ -2,6 +2,7 @@
 #include "ops/dropout.hpp"
 
 #include <cstring>
+#include <type_traits>
 
 #include "gradient/forward_output.hpp"
 #include "graph/builder.hpp"
@@ -25,6 +26,9 @@ void infer(InferContext& c) {
 template <class T>
 void drop(const Philox& random, double ratio, std::int64_t n, const T* x, T* y, bool* mask) {
   auto scale = static_cast<float>(1 / (1 - ratio));
+  if constexpr (std::is_same_v<T, float>) {
+    if (mask == nullptr) return dropout::keep_all_scaled(random, ratio, n, scale, x, y);
+  }
   dropout::for_each_element(random, ratio, n, [=](std::int64_t i, bool keep) {
     if constexpr (sizeof(T) == 8) {
       y[i] = keep ? x[i] / (1 - ratio) : 0;

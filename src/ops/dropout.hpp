@@ -1,11 +1,13 @@
 // What Dropout and its gradients have in common: which elements are kept is a function of (seed, run, node, element).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "graph/graph.hpp"
+#include "kernels/dropout.hpp"
 #include "support/parallel.hpp"
 #include "support/random_seed.hpp"
 
@@ -28,17 +30,30 @@ inline const std::string& stream_name(const Node& node) {
   return node.name.empty() && node.output(0) != nullptr ? node.output(0)->name : node.name;
 }
 
+inline constexpr std::int64_t kGrain = 1 << 13;  // a multiple of the four elements that share a block of random bits
+
+/// An element is kept when its random bits are at least this.
+inline std::uint32_t threshold(double ratio) { return static_cast<std::uint32_t>(ratio * 0x1p32); }
+
 /// Calls f(i, is_kept) for every element, in parallel.
 template <class F>
-void for_each_element(const Philox& random, double ratio, std::int64_t n, F&& f) {
-  constexpr std::int64_t kGrain = 1 << 13;  // a multiple of the four elements that share a block of random bits
-  auto threshold = static_cast<std::uint64_t>(ratio * 0x1p32);
+void for_each_element(const Philox& random, double ratio, std::int64_t n, const F& f) {
+  constexpr std::int64_t kBatch = 512;
+  const std::uint32_t least = threshold(ratio);
   parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    Philox::Block bits{};
-    for (std::int64_t i = begin; i < end; ++i) {
-      if (i % 4 == 0) bits = random.block(static_cast<std::uint64_t>(i) / 4);
-      f(i, bits[static_cast<std::size_t>(i % 4)] >= threshold);
+    std::uint32_t bits[kBatch];
+    for (std::int64_t at = begin; at < end; at += kBatch) {
+      const std::int64_t count = std::min(kBatch, end - at);
+      philox_bits(random, at, count, bits);
+      for (std::int64_t i = 0; i < count; ++i) f(at + i, bits[i] >= least);
     }
+  });
+}
+
+/// y[i] = is_kept ? x[i] * scale : 0, in parallel.
+inline void keep_all_scaled(const Philox& random, double ratio, std::int64_t n, float scale, const float* x, float* y) {
+  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    keep_scaled(random, begin, end - begin, threshold(ratio), scale, x + begin, y + begin);
   });
 }
 

@@ -65,6 +65,9 @@ Kernel prepare_again(PrepareContext& c) {
       auto scale = static_cast<Real>(1 / (1 - r));
       const T* dy = a.in<T>(0);
       T* dx = a.out<T>(0);
+      if constexpr (std::is_same_v<T, float>) {
+        return dropout::keep_all_scaled(stream.next(), r, n, scale, dy, dx);
+      }
       dropout::for_each_element(stream.next(), r, n, [=](std::int64_t i, bool keep) {
         dx[i] = keep ? T(static_cast<Real>(dy[i]) * scale) : T(Real{0});
       });

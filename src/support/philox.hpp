@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numbers>
 
@@ -13,6 +14,10 @@ namespace backpass {
 class Philox {
  public:
   using Block = std::array<std::uint32_t, 4>;
+  static constexpr std::size_t kRounds = 10;
+  static constexpr std::uint32_t kFactor0 = 0xD2511F53U;
+  static constexpr std::uint32_t kFactor1 = 0xCD9E8D57U;
+  using Keys = std::array<std::uint32_t, 2 * kRounds>;
 
   Philox(std::uint64_t seed, std::uint64_t offset) : seed_(seed), offset_(offset) {}
 
@@ -21,14 +26,26 @@ class Philox {
     Block x{low(index), high(index), low(offset_), high(offset_)};
     std::uint32_t key0 = low(seed_);
     std::uint32_t key1 = high(seed_);
-    for (int round = 0; round < 10; ++round) {
-      std::uint64_t a = std::uint64_t{0xD2511F53U} * x[0];
-      std::uint64_t b = std::uint64_t{0xCD9E8D57U} * x[2];
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      std::uint64_t a = std::uint64_t{kFactor0} * x[0];
+      std::uint64_t b = std::uint64_t{kFactor1} * x[2];
       x = {high(b) ^ x[1] ^ key0, low(b), high(a) ^ x[3] ^ key1, low(a)};
-      key0 += 0x9E3779B9U;
-      key1 += 0xBB67AE85U;
+      key0 += kStep0;
+      key1 += kStep1;
     }
     return x;
+  }
+
+  std::uint64_t offset() const { return offset_; }
+
+  /// The two keys of each round: what kernels need to compute many blocks at a time.
+  Keys keys() const {
+    Keys all{low(seed_), high(seed_)};
+    for (std::size_t i = 2; i < all.size(); i += 2) {
+      all[i] = all[i - 2] + kStep0;
+      all[i + 1] = all[i - 1] + kStep1;
+    }
+    return all;
   }
 
   /// 32 bits for element i; four neighbours share a block.
@@ -50,6 +67,9 @@ class Philox {
   }
 
  private:
+  static constexpr std::uint32_t kStep0 = 0x9E3779B9U;
+  static constexpr std::uint32_t kStep1 = 0xBB67AE85U;
+
   static std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
   static std::uint32_t high(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 32); }
 

@@ -1,0 +1,19 @@
+// Random numbers of many neighbouring elements at a time, and what Dropout does with them. The numbers are those of
+// Philox::bits, whatever the instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "support/philox.hpp"
+
+namespace backpass {
+
+/// bits[i] = random.bits(first + i) for i in [0, n). `first` is a multiple of four.
+void philox_bits(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t* bits);
+
+/// y[i] = random.bits(first + i) >= threshold ? x[i] * scale : 0 for i in [0, n). `first` is a multiple of four; y may
+/// be x.
+void keep_scaled(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t threshold, float scale,
+                 const float* x, float* y);
+
+}  // namespace backpass
