@@ -21,11 +21,19 @@ bool writes_any(const Node& node, const ValueSet& values) {
 
 namespace {
 
+bool is_complex(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
+
 /// Sequences and optionals have no gradients, but what goes through them must be noticed: their operators are refused
-/// instead of giving zeros.
+/// instead of giving zeros. Complex numbers come and go by operators of PyTorch, which differentiate them.
 bool passes_on(const Type& type) {
   if (type.element != nullptr) return passes_on(*type.element);
-  return type.is_tensor() && is_float(type.dtype);
+  return type.is_tensor() && (is_float(type.dtype) || is_complex(type.dtype));
+}
+
+/// What a node that PyTorch ran keeps for its gradient: that depends on its inputs, though it is but a number.
+bool is_context(const Value* v) {
+  return v->producer != nullptr && v->producer->has_attribute("input_requires_grads") && v->type.is_tensor() &&
+         v->type.dtype == DType::int64 && v == v->producer->outputs.back() && v->producer->has_attribute("arguments");
 }
 
 bool is_differentiable(const Node& node) { return node.def != nullptr && !node.def->is_flat; }
@@ -36,7 +44,7 @@ ValueSet reached_from(const Graph& graph, ValueSet from) {
   for (const Node* node : graph.nodes()) {
     if (!is_differentiable(*node) || !reads_any(*node, from)) continue;
     for (const Value* v : node->outputs) {
-      if (v != nullptr && passes_on(v->type)) from.insert(v);
+      if (v != nullptr && (passes_on(v->type) || is_context(v))) from.insert(v);
     }
   }
   return from;
@@ -47,7 +55,7 @@ ValueSet needed_for(const Graph& graph, ValueSet outputs) {
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
     if (!is_differentiable(**it) || !writes_any(**it, outputs)) continue;
     for_each_read(**it, [&](const Value* v) {
-      if (passes_on(v->type)) outputs.insert(v);
+      if (passes_on(v->type) || is_context(v)) outputs.insert(v);
     });
   }
   return outputs;

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx
 import torch
 from torch import fx
 
@@ -37,7 +38,6 @@ class Lowerer:
         self.b = builder
         self.dispatcher = dispatcher
         self.fallbacks: list[Fallback] = []
-        self.python_ops: list[str] = []
         self._constants = constants
 
     def run(self, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
@@ -164,11 +164,17 @@ def export_graph(
         output_template=template,
         python_inputs=[s for s in specs if s.kind == "python"],
         fallbacks=lowerer.fallbacks,
-        python_ops=lowerer.python_ops,
+        python_ops=python_functions(builder.nodes),
         builder=builder,
     )
     exported.seconds["export"] = time.perf_counter() - started
     return exported
+
+
+def python_functions(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """Names of the user functions that these nodes call, each once."""
+    named = [a.s.decode() for n in nodes if n.op_type == "PythonOp" for a in n.attribute if a.name == "func_name"]
+    return list(dict.fromkeys(named))
 
 
 def _checked_opset(target_opset: int | None) -> int:

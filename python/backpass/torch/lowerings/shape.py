@@ -168,10 +168,18 @@ def flip(b: GraphBuilder, node: fx.Node, x: Value, dims: Sequence[int]) -> Value
 
 @lowers(aten.alias.default, aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
 @lowers(aten.lift_fresh.default, aten.view_as.default, aten.conj.default, aten.resolve_conj.default)
-@lowers(aten.positive.default, aten.copy.default, aten.detach_copy.default)
+@lowers(aten.positive.default, aten.detach_copy.default)
 def same(b: GraphBuilder, node: fx.Node, x: Value, *_: Any, **__: Any) -> Value:
     common.refuse_complex(x)
     return x
+
+
+@lowers(aten.copy.default)
+def copy(b: GraphBuilder, node: fx.Node, x: Value, source: Value, *_: Any, **__: Any) -> Value:
+    """`source`, as the type and shape of what it is written over."""
+    common.refuse_complex(x)
+    common.refuse_complex(source)
+    return common.expand(b, b.cast(source, b.dtype_of(x)), b.shape_of(x))
 
 
 @lowers(aten.detach.default, "backpass::stop_gradient")
