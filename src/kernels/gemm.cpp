@@ -7,6 +7,7 @@
 #include "kernels/gemm_simd.hpp"
 #include "kernels/pack_cache.hpp"
 #include "kernels/thread_buffer.hpp"
+#include "kernels/transpose_tile.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -43,18 +44,7 @@ Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t un
   return {rows, per_piece * panel, row_count, (panels + per_piece - 1) / per_piece};
 }
 
-/// Rows [row, row + rows) and the given stretch of k of a transposed A, as a row-major block.
-template <class T>
-void copy_transposed(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, T* out) {
-  for (std::int64_t p0 = 0; p0 < depth; p0 += 16) {
-    std::int64_t p1 = std::min(depth, p0 + 16);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t p = p0; p < p1; ++p) out[i * depth + p] = a[p * lda + i];
-    }
-  }
-}
-
-/// The same of an A that is not transposed: rows next to each other, whatever their distance was.
+/// Rows next to each other, whatever their distance was.
 template <class T>
 void copy_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, T* out) {
   for (std::int64_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, depth, out + i * depth);
@@ -87,7 +77,7 @@ struct Operand {
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
-  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  const GemmKernels<T>& table = gemm_kernels<T>();
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
@@ -102,14 +92,14 @@ void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, st
     if (a.transposed || (rows_collide<T>(a.ld) && cols >= kWorthCopying)) {
       T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
       if (a.transposed) {
-        copy_transposed(a.data + p * a.ld + i0, a.ld, rows, depth, copy);
+        kernels::transpose(a.data + p * a.ld + i0, a.ld, copy, depth, rows, depth);
       } else {
         copy_rows(block, ld, rows, depth, copy);
       }
       block = copy;
       ld = depth;
     }
-    kernels.multiply(rows, cols, depth, block, ld, b.at(p, j0, depth), depth * kernels.panel, to, ldc, end);
+    table.multiply(rows, cols, depth, block, ld, b.at(p, j0, depth), depth * table.panel, to, ldc, end);
     p += depth;
   } while (p < b.k);
   if (epilogue.activate == nullptr) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/simd_fixed.hpp"
+#include "kernels/transpose_tile.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm_simd.cpp"
@@ -12,6 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace backpass {
 namespace HWY_NAMESPACE {
+using kernels::transpose;
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Six rows times two vectors fill twelve of sixteen registers and leave room for the operands.
@@ -113,18 +115,6 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::i
   }
 }
 
-/// Eight columns at a time keep both the reads and the writes within a few cache lines.
-template <class T>
-void pack_transposed(std::int64_t k, std::int64_t cols, const T* b, std::int64_t ldb, T* out, std::int64_t panel) {
-  for (std::int64_t p0 = 0; p0 < k; p0 += 8) {
-    const std::int64_t p1 = std::min(k, p0 + 8);
-    for (std::int64_t c = 0; c < cols; ++c) {
-      const T* from = b + c * ldb;
-      for (std::int64_t p = p0; p < p1; ++p) out[p * panel + c] = from[p];
-    }
-  }
-}
-
 /// Row by row, so that neighbours in memory are read together.
 template <class T>
 void pack_whole_panels(std::int64_t k, std::int64_t panels, const T* b, std::int64_t ldb, T* out,
@@ -149,7 +139,7 @@ void pack(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int6
   const std::int64_t cols = n % panel;
   if (transposed) {
     for (std::int64_t i = 0; i < whole; ++i) {
-      pack_transposed(k, panel, b + i * panel * ldb, ldb, out + i * out_stride, panel);
+      transpose(b + i * panel * ldb, ldb, out + i * out_stride, panel, k, panel);
     }
   } else {
     pack_whole_panels(k, whole, b, ldb, out, out_stride);
@@ -158,7 +148,7 @@ void pack(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int6
   out += whole * out_stride;
   std::fill_n(out, k * panel, T(0));
   if (transposed) {
-    pack_transposed(k, cols, b + whole * panel * ldb, ldb, out, panel);
+    transpose(b + whole * panel * ldb, ldb, out, panel, k, cols);
   } else {
     for (std::int64_t p = 0; p < k; ++p) std::copy_n(b + p * ldb + whole * panel, cols, out + p * panel);
   }

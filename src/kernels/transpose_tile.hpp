@@ -15,4 +15,16 @@ void transpose_tile(const std::uint32_t* from, std::int64_t from_step, std::uint
 void transpose_tile(const std::uint64_t* from, std::int64_t from_step, std::uint64_t* to, std::int64_t to_step,
                     std::int64_t height, std::int64_t width);
 
+/// The same for numbers.
+inline void transpose(const float* from, std::int64_t from_step, float* to, std::int64_t to_step, std::int64_t height,
+                      std::int64_t width) {
+  transpose_tile(reinterpret_cast<const std::uint32_t*>(from), from_step, reinterpret_cast<std::uint32_t*>(to), to_step,
+                 height, width);
+}
+inline void transpose(const double* from, std::int64_t from_step, double* to, std::int64_t to_step, std::int64_t height,
+                      std::int64_t width) {
+  transpose_tile(reinterpret_cast<const std::uint64_t*>(from), from_step, reinterpret_cast<std::uint64_t*>(to), to_step,
+                 height, width);
+}
+
 }  // namespace backpass::kernels
