@@ -321,12 +321,22 @@ class ModuleSession:
         `requires_grad`: names of graph inputs whose gradients backward() gives.
         """
 
-    def forward(self, inputs: list, keep: bool) -> tuple[list, Pending | None]:
-        """Outputs as new tensors, and with `keep` what backward() needs."""
+    def is_random(self) -> bool:
+        """Whether a pass draws random numbers."""
 
-    def backward(self, pending: Pending, seeds: list) -> list:
+    def forward(self, inputs: list, keep: bool, seed: int | None = None) -> tuple[list, Pending | None]:
         """
-        One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None.
+        Outputs as new tensors, and with `keep` what backward() needs. `seed`: of the random numbers of this pass.
+        """
+
+    def backward(self, pending: Pending, seeds: list, keep: bool = False) -> list:
+        """
+        One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None. With `keep` it may be called again, repeating the forward pass.
+        """
+
+    def repeats(self, pending: Pending, seeds: list) -> bool:
+        """
+        Whether backward() would repeat the forward pass and so read all of its inputs again.
         """
 
     def inputs(self) -> list[ValueInfo]: ...

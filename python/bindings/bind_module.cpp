@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -37,23 +38,23 @@ std::unique_ptr<ModuleSession> from_bytes(const nb::bytes& model, std::vector<st
   return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options);
 }
 
-nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep) {
+nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep, std::optional<std::uint64_t> seed) {
   std::vector<RuntimeValue> values = from_torch(inputs);
   std::vector<RuntimeValue> outputs;
   auto pending = std::make_unique<PendingPass>();
   {
     nb::gil_scoped_release unlocked;
     if (keep) {
-      pending->pass = session.forward(std::move(values), outputs);
+      pending->pass = session.forward(std::move(values), outputs, seed);
     } else {
-      outputs = session.forward(std::move(values));
+      outputs = session.forward(std::move(values), seed);
     }
   }
   nb::object kept = keep ? nb::cast(std::move(pending)) : nb::none();
   return nb::make_tuple(to_torch(std::move(outputs)), kept);
 }
 
-nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& seeds) {
+nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& seeds, bool keep) {
   if (pending.pass == nullptr) {
     fail(
         "backward: got a forward pass whose backward pass has run already; what it needed is freed. Run forward again");
@@ -62,9 +63,13 @@ nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& 
   std::vector<RuntimeValue> gradients;
   {
     nb::gil_scoped_release unlocked;
-    gradients = session.backward(std::move(pending.pass), values);
+    gradients = session.backward(keep ? pending.pass : std::move(pending.pass), values);
   }
   return to_torch(std::move(gradients));
+}
+
+bool repeats(const ModuleSession& session, const PendingPass& pending, const nb::list& seeds) {
+  return pending.pass == nullptr || session.repeats(*pending.pass, from_torch(seeds));
 }
 
 PlanReport plan(ModuleSession& session, const nb::list& inputs) {
@@ -81,11 +86,16 @@ void bind_module(nb::module_& m) {
                             "Runs the graph of a torch module on torch tensors, forward now and backward later.")
       .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("requires_grad"), nb::arg("options"),
                   "`requires_grad`: names of graph inputs whose gradients backward() gives.")
-      .def("forward", &forward, nb::arg("inputs"), nb::arg("keep"),
-           nb::sig("def forward(self, inputs: list, keep: bool) -> tuple[list, Pending | None]"),
-           "Outputs as new tensors, and with `keep` what backward() needs.")
-      .def("backward", &backward, nb::arg("pending"), nb::arg("seeds"),
-           "One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None.")
+      .def("is_random", &ModuleSession::is_random, "Whether a pass draws random numbers.")
+      .def("forward", &forward, nb::arg("inputs"), nb::arg("keep"), nb::arg("seed") = nb::none(),
+           nb::sig(
+               "def forward(self, inputs: list, keep: bool, seed: int | None = None) -> tuple[list, Pending | None]"),
+           "Outputs as new tensors, and with `keep` what backward() needs. `seed`: of the random numbers of this pass.")
+      .def("backward", &backward, nb::arg("pending"), nb::arg("seeds"), nb::arg("keep") = false,
+           "One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None. "
+           "With `keep` it may be called again, repeating the forward pass.")
+      .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
+           "Whether backward() would repeat the forward pass and so read all of its inputs again.")
       .def("inputs", &ModuleSession::inputs)
       .def("outputs", &ModuleSession::outputs)
       .def("requires_grad", &ModuleSession::requires_grad)

@@ -9,6 +9,8 @@ namespace nb = nanobind;
 NB_MODULE(_core, m) {
   m.doc() = "The Backpass engine.";
   m.attr("version") = BACKPASS_VERSION;
+  // A loss that is still there when Python ends keeps its forward pass: torch's graph is no place Python clears.
+  nb::set_leak_warnings(false);
   nb::exception<backpass::Error> error(m, "Error", PyExc_RuntimeError);
   nb::exception<backpass::InvalidInput>(m, "InvalidInput", error);
   nb::exception<backpass::Unsupported>(m, "Unsupported", error);

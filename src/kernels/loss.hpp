@@ -54,9 +54,11 @@ void label_losses(const LossShape& s, const I* labels, const T* weights, const s
   });
 }
 
-/// none: one value per position; sum; mean: divided by the sum of weights (0 when every label is ignored).
+/// none: one value per position; sum; mean: divided by the sum of weights (`mean_of_none` when that is 0: every label
+/// is ignored).
 template <class T>
-void fold_losses(LossReduction reduction, std::int64_t n, const double* losses, const double* counts, T* y) {
+void fold_losses(LossReduction reduction, std::int64_t n, const double* losses, const double* counts,
+                 double mean_of_none, T* y) {
   if (reduction == LossReduction::none) {
     for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(losses[i]);
     return;
@@ -67,7 +69,7 @@ void fold_losses(LossReduction reduction, std::int64_t n, const double* losses, 
     sum += losses[i];
     weight += counts[i];
   }
-  if (reduction == LossReduction::mean) sum = weight == 0 ? 0 : sum / weight;
+  if (reduction == LossReduction::mean) sum = weight == 0 ? mean_of_none : sum / weight;
   y[0] = static_cast<T>(sum);
 }
 

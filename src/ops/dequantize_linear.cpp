@@ -42,7 +42,7 @@ Value* sum_per_scale(GradientContext& g, Value* a) {
     if (i != axis || is_one) others.push_back(i);
   }
   const std::int64_t block = g.node.attr_int("block_size", 0);
-  if (block > 0) {  // the last block may be short
+  if (block > 0 && !is_one) {  // the last block may be short
     Value* from = g.shape_of(scale);
     auto at = [&](std::int64_t begin, std::int64_t end) { return g.slice(from, begin, end, 0); };
     Value* missing = g.sub(g.mul(at(axis, axis + 1), g.b.ints({block})), g.reshape(g.extent(a, axis), {1}));
@@ -50,7 +50,8 @@ Value* sum_per_scale(GradientContext& g, Value* a) {
     Value* split = g.concat({at(0, axis + 1), g.b.ints({block}), at(axis + 1, rank)}, 0);
     return g.sum(g.reshape_to(padded, split), {axis + 1}, false);
   }
-  return g.sum(a, others, false);
+  Value* sums = g.sum(a, others, false);
+  return is_one ? sums : g.reduce_like(sums, scale);  // one scale for the whole tensor, if run time says so
 }
 
 /// The scale's: what it is multiplied with. Integers have none.

@@ -1,5 +1,7 @@
 #include "ops/label_loss.hpp"
 
+#include <limits>
+
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 
@@ -80,6 +82,8 @@ Kernel prepare_label_loss(PrepareContext& c, bool from_scores, std::optional<std
   c.require(!weighted || c.in(2).size() == s.classes, "weights: expected ", s.classes, " values, one per class");
   bool wants_log_prob = c.has_output(1);
   LossReduction reduction = loss_reduction(c.node);
+  // 0 / 0 by the standard; ONNX Runtime's training operators say 0.
+  double mean_of_none = c.node.domain.empty() ? std::numeric_limits<double>::quiet_NaN() : 0;
   IgnoreIndex ignore = IgnoreIndex::of(c, ignore_input);
   ClassLogSums log_sums(s, dtype);
   std::size_t partial = c.reserve(from_scores ? log_sums.scratch_bytes() : 0);
@@ -100,7 +104,7 @@ Kernel prepare_label_loss(PrepareContext& c, bool from_scores, std::optional<std
         label_losses(s, a.in<I>(1), weighted ? a.in<T>(2) : nullptr, ignore.read(a), where, nll, losses, losses + n);
       });
     });
-    visit_real(loss_type, [&]<class T>() { fold_losses(reduction, n, losses, losses + n, a.out<T>(0)); });
+    visit_real(loss_type, [&]<class T>() { fold_losses(reduction, n, losses, losses + n, mean_of_none, a.out<T>(0)); });
   };
 }
 

@@ -231,9 +231,32 @@ class Fuser {
     Perm perm = transposition(*reader, rank);
     bool columns_stay = rank >= 2 && perm.size() == rank && perm.back() == static_cast<std::int64_t>(rank) - 1;
     bool vectors = *rank_of(draft.a) < 2 || *rank_of(draft.b) < 2;
-    if (!columns_stay || vectors) return;
-    draft.perm_y = std::move(perm);
+    if (vectors) return;
+    if (columns_stay) {
+      draft.perm_y = std::move(perm);
+    } else if (!exchange_operands(draft, perm)) {
+      return;
+    }
     draft.absorb(reader, reader);
+  }
+
+  /// The transposed product of two matrices is that of their transposes the other way round: gradients of transposed
+  /// weights are asked for so.
+  static bool exchange_operands(Draft& draft, const Perm& perm) {
+    const std::size_t rank = perm.size();
+    if (draft.bias != nullptr || *rank_of(draft.a) != rank || *rank_of(draft.b) != rank) return false;
+    Perm same(rank);
+    std::iota(same.begin(), same.end(), 0);
+    Perm swap = same;
+    std::swap(swap[rank - 2], swap[rank - 1]);
+    if (perm != swap) return false;
+    Perm a = compose(draft.perm_a.empty() ? same : draft.perm_a, swap);
+    Perm b = compose(draft.perm_b.empty() ? same : draft.perm_b, swap);
+    if (!is_readable(a) || !is_readable(b)) return false;
+    std::swap(draft.a, draft.b);
+    draft.perm_a = std::move(b);
+    draft.perm_b = std::move(a);
+    return true;
   }
 
   void finish(const Draft& draft, Node* product) {

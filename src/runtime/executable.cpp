@@ -184,7 +184,7 @@ void check_fits(std::size_t k, const Tensor& given, DType dtype, const Dims& dim
 
 /// For outputs [first, last): what the caller gave, else memory of their own.
 void Executable::add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
-                             std::span<const Tensor> wanted, std::vector<Tensor>& buffers) {
+                             std::span<const Tensor> wanted, BufferPool* pool, std::vector<Tensor>& buffers) {
   for (std::size_t k = first; k < last; ++k) {
     const BoundOutput& output = binding.outputs[k];
     if (output.buffer < 0) continue;
@@ -195,7 +195,8 @@ void Executable::add_buffers(State& state, const Binding& binding, std::size_t f
     } else {
       const Node* producer = program_.values[static_cast<std::size_t>(output.value)]->producer;
       ensure(producer != nullptr, "an output buffer that no step fills");
-      buffers.push_back(blaming(*producer, [&] { return Tensor(v.dtype, v.dims()); }));
+      buffers.push_back(blaming(
+          *producer, [&] { return pool != nullptr ? pool->take(v.dtype, v.dims()) : Tensor(v.dtype, v.dims()); }));
     }
     state.output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
   }
@@ -206,7 +207,7 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, 
   std::unique_ptr<State> state = take_state();
   state->attach(binding);
   std::vector<Tensor> buffers;
-  add_buffers(*state, *binding, 0, binding->outputs.size(), wanted, buffers);
+  add_buffers(*state, *binding, 0, binding->outputs.size(), wanted, nullptr, buffers);
   execute(*state, *binding, inputs);
   std::vector<RuntimeValue> results;
   for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
@@ -254,7 +255,7 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
   State& state = *paused->state_;
   state.attach(paused->binding_);
   paused->given_ = count;
-  add_buffers(state, binding, 0, count, {}, paused->buffers_);
+  add_buffers(state, binding, 0, count, {}, &results_, paused->buffers_);
   set_late_inputs(state, binding, paused->inputs_);
   execute(state, binding, paused->inputs_, 0, binding.pause.value_or(binding.steps.size()));
   for (std::size_t k = 0; k < count; ++k) {
@@ -266,7 +267,8 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
 std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
   const Binding& binding = *paused->binding_;
   State& state = *paused->state_;
-  add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, paused->buffers_);
+  add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, &results_, paused->buffers_);
+  results_.end_run();
   if (binding.pause) {
     ensure(seeds.size() == binding.late_seeds.size(), "resume: number of seeds");
     paused->inputs_.insert(paused->inputs_.end(), seeds.begin(), seeds.end());

@@ -11,6 +11,7 @@
 #include "backpass/session.hpp"
 #include "plan/program.hpp"
 #include "runtime/binding.hpp"
+#include "support/buffer_pool.hpp"
 
 namespace backpass {
 
@@ -85,7 +86,7 @@ class Executable {
   std::unique_ptr<State> take_state();
   void give_back(std::unique_ptr<State> state);
   void add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
-                   std::span<const Tensor> wanted, std::vector<Tensor>& buffers);
+                   std::span<const Tensor> wanted, BufferPool* pool, std::vector<Tensor>& buffers);
   static void set_late_inputs(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
   void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
   void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs, std::size_t first,
@@ -102,6 +103,7 @@ class Executable {
   std::mutex mutex_;
   std::list<Cached> bindings_;  // most recently used first
   std::vector<std::unique_ptr<State>> idle_;
+  BufferPool results_;  // of runs in two halves
 };
 
 }  // namespace backpass

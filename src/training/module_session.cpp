@@ -21,6 +21,16 @@ namespace {
 
 using Mask = std::vector<bool>;
 
+bool draws_numbers(const Graph& graph) {
+  for (const Node* node : graph.nodes()) {
+    if (node->def != nullptr && node->def->is_random) return true;
+    for (const auto& [key, sub] : node->subgraphs) {
+      if (draws_numbers(*sub)) return true;
+    }
+  }
+  return false;
+}
+
 bool is_scalar(const Value& v) {
   return v.type.shape && std::all_of(v.type.shape->begin(), v.type.shape->end(), [](const Dim& d) { return d.is(1); });
 }
@@ -54,6 +64,7 @@ class ModuleSession::Pending {
   std::shared_ptr<Variant> variant_;  // outlives what is paused in it
   RandomRun random_;
   std::unique_ptr<Executable::Paused> paused_;
+  std::vector<RuntimeValue> inputs_;  // once it is no more paused
 };
 
 struct ModuleSession::Impl {
@@ -63,6 +74,7 @@ struct ModuleSession::Impl {
   std::unique_ptr<Graph> plain;  // as imported: declared types of inputs and outputs
   std::vector<ValueInfo> inputs, outputs;
   Mask differentiable;
+  bool is_random = false;
   Profiler profiler;
   RandomSource random;
   std::mutex mutex;
@@ -75,6 +87,7 @@ struct ModuleSession::Impl {
     for (const Value* v : plain->inputs) inputs.push_back(describe(*v));
     for (const Value* v : plain->outputs) outputs.push_back(describe(*v));
     differentiable = backpass::differentiable_outputs(*plain, requires_grad);
+    is_random = draws_numbers(*plain);
     expected = differentiable;
     bool any_scalar = false;
     for (std::size_t k = 0; k < expected.size(); ++k) {
@@ -125,14 +138,29 @@ struct ModuleSession::Impl {
     return std::make_shared<Pending>(variant, run, std::move(paused));
   }
 
-  /// Others than expected want gradients: the same pass once more, prepared for those.
-  std::shared_ptr<Pending> restarted(std::shared_ptr<Pending> pending, const Mask& mask) {
+  RandomRun run_for(std::optional<std::uint64_t> seed) { return seed ? RandomRun{*seed, 0} : random.next(); }
+
+  Mask given(std::span<const RuntimeValue> seeds) const {
+    Mask mask(outputs.size());
+    for (std::size_t k = 0; k < mask.size() && k < seeds.size(); ++k) {
+      mask[k] = seeds[k].is_tensor() && differentiable[k];
+    }
+    return mask;
+  }
+
+  static bool goes_on(const Pending& pending, const Mask& mask) {
+    return pending.paused_ != nullptr && mask == pending.variant_->seeded;
+  }
+
+  /// Others than expected want gradients, or a second time: the same pass once more, prepared for those.
+  std::shared_ptr<Pending> restarted(const Pending& pending, const Mask& mask) {
     {
       std::lock_guard lock(mutex);
       expected = mask;
     }
     std::vector<RuntimeValue> ignored;
-    return start(variant_for(mask), pending->random_, pending->paused_->inputs(), ignored);
+    return start(variant_for(mask), pending.random_, pending.paused_ ? pending.paused_->inputs() : pending.inputs_,
+                 ignored);
   }
 };
 
@@ -147,44 +175,51 @@ const std::vector<ValueInfo>& ModuleSession::outputs() const { return impl_->out
 const std::vector<std::string>& ModuleSession::requires_grad() const { return impl_->requires_grad; }
 const std::vector<bool>& ModuleSession::differentiable_outputs() const { return impl_->differentiable; }
 
-std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> inputs) {
+bool ModuleSession::is_random() const { return impl_->is_random; }
+
+std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> inputs, std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
   auto variant = impl_->variant_for(Mask(impl_->outputs.size(), false));
   ThreadScope threads(impl_->options.num_threads);
-  RandomScope scope(impl_->random);
+  RandomScope scope(impl_->run_for(seed));
   return variant->executable->run(inputs);
 }
 
 std::shared_ptr<ModuleSession::Pending> ModuleSession::forward(std::vector<RuntimeValue> inputs,
-                                                               std::vector<RuntimeValue>& outputs) {
+                                                               std::vector<RuntimeValue>& outputs,
+                                                               std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
-  return impl_->start(impl_->variant_for(impl_->expectation()), impl_->random.next(), std::move(inputs), outputs);
+  return impl_->start(impl_->variant_for(impl_->expectation()), impl_->run_for(seed), std::move(inputs), outputs);
 }
 
 std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pending,
                                                   std::span<const RuntimeValue> seeds) {
   const std::size_t count = impl_->outputs.size();
   if (seeds.size() != count) fail("gradients of outputs: got ", seeds.size(), ", expected one per output, ", count);
-  Mask given(count);
+  const Mask given = impl_->given(seeds);
   for (std::size_t k = 0; k < count; ++k) {
-    given[k] = seeds[k].is_tensor() && impl_->differentiable[k];
     const Value& output = *impl_->plain->outputs[k];
     if (!given[k] || mismatch(output, seeds[k]).empty()) continue;
     fail("gradient of output '", output.name, "': got ", name_of(seeds[k].tensor.dtype()),
          to_string(seeds[k].tensor.dims()), ", expected ", output.type.str());
   }
-  if (given != pending->variant_->seeded) pending = impl_->restarted(std::move(pending), given);
+  if (!Impl::goes_on(*pending, given)) pending = impl_->restarted(*pending, given);
   std::vector<RuntimeValue> chosen;
   const Variant& variant = *pending->variant_;
   for (std::size_t k : variant.module.seeds) chosen.push_back(seeds[k]);
   ThreadScope threads(impl_->options.num_threads);
   RandomScope scope(pending->random_);
+  pending->inputs_ = pending->paused_->inputs();
   std::vector<RuntimeValue> found = variant.executable->resume(std::move(pending->paused_), chosen);
   std::vector<RuntimeValue> gradients;
   for (int index : variant.module.gradients) {
     gradients.push_back(index < 0 ? RuntimeValue() : std::move(found.at(static_cast<std::size_t>(index))));
   }
   return gradients;
+}
+
+bool ModuleSession::repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const {
+  return !Impl::goes_on(pending, impl_->given(seeds));
 }
 
 std::string ModuleSession::training_model() {

@@ -6,8 +6,10 @@
 // the same inputs and random numbers, and expects them from then on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,13 +35,21 @@ class ModuleSession {
   /// A forward pass whose backward pass is still to come. Keeps what that will need; dropping it lets go.
   class Pending;
 
+  /// Whether a pass draws random numbers. They follow from the `seed` given to it; without one the session counts.
+  bool is_random() const;
+
   /// Without gradients.
-  std::vector<RuntimeValue> forward(std::vector<RuntimeValue> inputs);
+  std::vector<RuntimeValue> forward(std::vector<RuntimeValue> inputs, std::optional<std::uint64_t> seed = {});
   /// The outputs, and what backward() needs. Inputs and outputs must stay as they are until then.
-  std::shared_ptr<Pending> forward(std::vector<RuntimeValue> inputs, std::vector<RuntimeValue>& outputs);
+  std::shared_ptr<Pending> forward(std::vector<RuntimeValue> inputs, std::vector<RuntimeValue>& outputs,
+                                   std::optional<std::uint64_t> seed = {});
   /// One gradient per entry of requires_grad(); none where nothing flows back. `seeds`: one per output, none where no
   /// gradient arrived (or where the output is not differentiable).
+  /// Called again with the same pass, it repeats that first.
   std::vector<RuntimeValue> backward(std::shared_ptr<Pending> pending, std::span<const RuntimeValue> seeds);
+  /// Whether backward() would have to repeat the forward pass, and so read inputs again that it needs no more
+  /// otherwise.
+  bool repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const;
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
   std::string training_model();

@@ -17,6 +17,28 @@ TEST(FuseLinear, BiasAndActivation) {
   }
 }
 
+TEST(FuseLinear, TransposedProduct) {
+  for (bool batched : {false, true}) {
+    PassFixture f;
+    const Dims lead = batched ? Dims{3} : Dims{};
+    auto shaped = [&](Dims d) {
+      d.insert(d.begin(), lead.begin(), lead.end());
+      return d;
+    };
+    Value* y = f.b.op("MatMul", {f.input(shaped({5, 20})), f.input(shaped({20, 33}))});
+    std::vector<std::int64_t> perm = batched ? std::vector<std::int64_t>{0, 2, 1} : std::vector<std::int64_t>{1, 0};
+    f.output(f.b.op("Transpose", {y}, {{"perm", perm}}));
+    EXPECT_EQ(f.apply(fuse_linear), Ops{"Linear"}) << batched;
+  }
+}
+
+TEST(FuseLinear, TransposedProductOfOtherRanks) {
+  PassFixture f;
+  Value* y = f.b.op("MatMul", {f.input({3, 5, 20}), f.weights({20, 33})});
+  f.output(f.b.op("Transpose", {y}, {{"perm", std::vector<std::int64_t>{0, 2, 1}}}));
+  EXPECT_EQ(f.apply(fuse_linear), (Ops{"MatMul", "Transpose"}));
+}
+
 TEST(FuseLinear, SwishInTwoNodes) {
   PassFixture f;
   Value* x = f.input({5, 20});

@@ -6,7 +6,8 @@ from typing import Any
 
 import backpass
 import numpy as np
-import onnx
+import onnx.parser
+import onnx.reference
 import pytest
 import torch
 import torch_functions
@@ -147,14 +148,15 @@ def test_reduction_over_axes_known_at_run_time(axes: list[int], keepdims: int) -
 @pytest.mark.parametrize("fused", [False, True], ids=["standard", "fused"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_loss_without_any_valid_label(op: str, reduction: str, fused: bool) -> None:
-    """Loss and gradient are 0 (torch's mean is NaN): a batch of nothing but padding does not spoil training."""
+    """The mean is 0 / 0, but all gradients are 0: a batch of nothing but padding does not spoil training."""
     x = np.random.default_rng(1).standard_normal((3, 5))
     labels = np.full(3, -100)
     attrs = {"reduction": reduction, "ignore_index": -100}
     value = backpass.InferenceSession(model(op, [x, labels], attrs).SerializeToString()).run(
         None, {"x0": x, "x1": labels}
     )[0]
-    np.testing.assert_array_equal(value, np.zeros(3 if reduction == "none" else ()))
+    wanted = {"mean": np.array(np.nan), "sum": np.zeros(()), "none": np.zeros(3)}
+    np.testing.assert_array_equal(value, wanted[reduction])
     np.testing.assert_array_equal(gradients(op, [x, labels], attrs, fused)[0], np.zeros_like(x))
 
 
@@ -185,3 +187,47 @@ def test_names_of_fused_gradients(op: str, name: str) -> None:
 @pytest.mark.parametrize("op", ["Ceil", "Floor", "Round", "Sign", "Hardmax"])
 def test_piecewise_constant(op: str) -> None:
     np.testing.assert_array_equal(gradients(op, [np.array([[0.3, 1.7, -2.0]])])[0], np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_mean_over_no_label_is_no_number_and_has_gradient_zero(op: str, weighted: bool) -> None:
+    """Every label is ignored: the standard's evaluator, onnxruntime and torch divide 0 by 0; torch's gradient is 0."""
+    inputs = "x, t, w" if weighted else "x, t"
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (double[3,4] x, int64[3] t, double[4] w) => (double y)'
+        f"{{ y = {op}<ignore_index = 1>({inputs}) }}"
+    )
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((3, 4)), "t": np.full(3, 1), "w": rng.uniform(1, 2, 4)}
+    used = {k: v for k, v in feeds.items() if weighted or k != "w"}
+    for standard_only in (True, False):
+        found = backpass.grad(model, ["x"], standard_only=standard_only)
+        value, gradient = backpass.InferenceSession(found.SerializeToString()).run(None, feeds)
+        assert np.isnan(value)
+        assert not gradient.any()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0])
+    x = torch.tensor(feeds["x"], requires_grad=True)
+    log_prob = torch.log_softmax(x, 1) if op.startswith("Softmax") else x
+    wanted = torch.nn.functional.nll_loss(
+        log_prob, torch.tensor(feeds["t"]), torch.tensor(used["w"]) if weighted else None, ignore_index=1
+    )
+    wanted.backward()
+    assert torch.isnan(wanted)
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
+def test_a_mean_over_no_label_in_training_graphs_is_zero_as_onnxruntime_has_it() -> None:
+    node = helper.make_node(
+        "SoftmaxCrossEntropyLossInternal", ["x", "t", "", "i"], ["y", "p"], domain="com.microsoft", reduction="mean"
+    )
+    inputs = [helper.make_tensor_value_info("x", 1, [3, 4]), helper.make_tensor_value_info("t", 7, [3])]
+    graph = helper.make_graph(
+        [node], "g", inputs, [helper.make_tensor_value_info("y", 1, [])], [helper.make_tensor("i", 7, [], [1])]
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    feeds = {"x": np.ones((3, 4), np.float32), "t": np.full(3, 1)}
+    assert backpass.InferenceSession(model.SerializeToString()).run(None, feeds)[0] == 0

@@ -13,8 +13,8 @@ from typing import Any
 
 import onnx
 import torch
+
 from backpass import _core
-from torch.autograd.function import once_differentiable
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
@@ -49,6 +49,7 @@ class EngineGraph:
         self.requires_grad = list(requires_grad)
         self.session = _core.ModuleSession.from_bytes(model, self.requires_grad, options or _core.SessionOptions())
         self.spent = Spent()
+        self._is_random = self.session.is_random()
         self._wanted = [places[name] for name in self.requires_grad]
         self._flat = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
         self._read_inputs, self._read_outputs = self._read_by_backward()
@@ -77,16 +78,20 @@ class EngineGraph:
 
     def _forward(self, inputs: Sequence[torch.Tensor], keep: bool) -> tuple[list[torch.Tensor], Any]:
         begin = time.perf_counter()
-        outputs, pending = self.session.forward(_contiguous(inputs), keep)
+        seed = _draw_seed() if self._is_random else None
+        outputs, pending = self.session.forward(_contiguous(inputs), keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
         return outputs, pending
 
-    def _backward(self, pending: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         begin = time.perf_counter()
         given = [None if seed is None else seed.contiguous() for seed in seeds]
+        if self.session.repeats(run.pending, given):
+            _check_unchanged(run)
+        found = self.session.backward(run.pending, given, _keeps_graph())
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
-        for place, gradient in zip(self._wanted, self.session.backward(pending, given), strict=True):
+        for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
         self.spent.backwards += 1
         self.spent.backward_seconds += time.perf_counter() - begin
@@ -97,6 +102,29 @@ def _names_read(node: onnx.NodeProto) -> list[str]:
     """What a node reads, its subgraphs included."""
     inner = [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
     return [*node.input, *(name for graph in inner for n in graph.node for name in _names_read(n))]
+
+
+def _refusing(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient as a part of torch's graph that says so when it is differentiated, instead of being a constant."""
+    text = "second derivatives through Backpass are not available: run the module by itself where you need them"
+    refused: torch.Tensor = torch._C._functions.DelayedError(text, 1)(gradient.requires_grad_())
+    return refused
+
+
+def _draw_seed() -> int:
+    """A number from torch's generator: with its state, the numbers the engine draws come again as well."""
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+def _check_unchanged(run: Any) -> None:
+    """A pass that is repeated reads everything again, also what the backward pass alone would not."""
+    for tensor, version in zip(run.inputs, run.versions, strict=True):
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                f"tensor of shape {list(tensor.shape)} is at version {tensor._version}, expected {version}. Gradients "
+                "arrived for other outputs than before, or once more, so the forward pass has to be repeated"
+            )
 
 
 def _contiguous(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -110,6 +138,8 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, graph: EngineGraph, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs, ctx.pending = graph._forward(inputs, keep=True)
         ctx.graph = graph
+        ctx.inputs = inputs
+        ctx.versions = [t._version for t in inputs]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(outputs[i] for i in graph._flat))
         # torch refuses the backward pass when one of these was changed in place meanwhile, or freed by an earlier one
@@ -117,7 +147,6 @@ class _Run(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *seeds: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         ctx.saved_tensors  # noqa: B018  # checks
         if ctx.pending is None:
@@ -127,7 +156,10 @@ class _Run(torch.autograd.Function):
             )
         if all(seed is None for seed in seeds):
             return (None,) * (1 + len(ctx.graph.input_names))
-        gradients = ctx.graph._backward(ctx.pending, seeds)
+        with torch.no_grad():
+            gradients = ctx.graph._backward(ctx, seeds)
         if not _keeps_graph():
-            ctx.pending = None
+            ctx.pending = ctx.inputs = None
+        if torch.is_grad_enabled():  # create_graph=True
+            gradients = [None if g is None else _refusing(g) for g in gradients]
         return (None, *gradients)

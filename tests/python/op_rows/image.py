@@ -93,7 +93,48 @@ ROWS = [
         ],
         opset=18,
         oracle="ort",
+        grad=[0],
+        # 4 becomes 4 by a scale of 10/9; the scale of one axis, rounded, is not that of another
+        grad_inputs=[
+            case(
+                (1, 2, 4, 9),
+                None,
+                None,
+                const(sizes),
+                axes=[2, 3],
+                keep_aspect_ratio_policy=policy,
+                mode=mode,
+                coordinate_transformation_mode=coordinates,
+            )
+            for policy, sizes, mode, coordinates in (
+                ("not_larger", [8, 10], "linear", "half_pixel"),
+                ("not_smaller", [3, 7], "cubic", "align_corners"),
+                ("not_larger", [8, 10], "nearest", "asymmetric"),
+                ("not_smaller", [5, 6], "linear", "pytorch_half_pixel"),
+            )
+        ],
         name="Resize-aspect",
+    ),
+    Row(
+        "Resize",
+        [
+            case(
+                (1, 2, 5, 8),
+                const([0.1, 0.2, 0.8, 1.3], "float32"),
+                None,
+                const([7, 9]),
+                axes=[2, 3],
+                keep_aspect_ratio_policy=p,
+                coordinate_transformation_mode="tf_crop_and_resize",
+                mode="linear",
+                extrapolation_value=1.5,
+            )
+            for p in ("not_larger", "not_smaller")
+        ],
+        opset=18,
+        tol=5e-5,
+        grad=[0],
+        name="Resize-aspect-crop",
     ),
     Row(
         "Resize",

@@ -86,5 +86,17 @@ ROWS = [
         grad=[1],
         bench=(codes("uint8", 1024, 1024), scale()),
     ),
+    # One scale in a tensor of one axis, which may as well have been one per channel.
+    Row(
+        "DequantizeLinear",
+        [
+            case(codes("int8", 6, 3), scale(1)),
+            case(codes("int8", 5), scale(1), zero("int8", 1)),
+            case(codes("uint8", 2, 1, 3), scale(1)),
+            case(codes("uint8", 1, 3), scale(1, 1), None, block_size=4),
+        ],
+        grad=[1],
+        name="DequantizeLinear-one",
+    ),
     Row("DynamicQuantizeLinear", [(3, 5), (7,), (2, 3, 4), (4099,)], opset=(28, 11), outputs=3, bench=(1024, 1024)),
 ]

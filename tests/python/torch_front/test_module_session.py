@@ -5,9 +5,8 @@ import gc
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
-
 from backpass import _core
+from onnx import TensorProto, helper
 
 
 def model(ratio: float = 0.0) -> bytes:
@@ -131,14 +130,26 @@ def test_tensors_share_memory_with_torch():
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-    + [torch.bool, torch.complex64],
+    [
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+    ],
 )
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 1, 3)])
 def test_every_element_type_crosses(dtype, shape):
     t = torch.randint(0, 2, shape).to(dtype)
     back = _core.tensor_to_torch(_core.tensor_from_torch(t))
-    assert back.dtype == dtype and back.shape == t.shape and torch.equal(back, t)
+    assert back.dtype == dtype
+    assert back.shape == t.shape
+    assert torch.equal(back, t)
 
 
 def test_errors():
