@@ -2,8 +2,10 @@
 //   LayerNormalizationGrad(dy, x, scale, mean, inverse) -> dx, dscale, dbias
 //   SimplifiedLayerNormalizationGrad(dy, x, scale, inverse) -> dx, dscale
 //   InvertibleLayerNormalizationGrad(dy, y, scale, bias, inverse) -> dx, dscale, dbias
+#include <algorithm>
 #include <array>
 
+#include "kernels/normalize_grad.hpp"
 #include "kernels/reduce.hpp"
 #include "ops/axis_view.hpp"
 #include "ops/op.hpp"
@@ -13,7 +15,7 @@
 namespace backpass {
 namespace {
 
-enum class Form : std::uint8_t { centered, simplified, invertible };
+using Form = RowNormForm;
 
 /// Index of input `inverse` (the row factor); for Form::centered the mean stands before it.
 constexpr std::size_t inverse_input(Form form) { return form == Form::simplified ? 3 : 4; }
@@ -33,42 +35,34 @@ void infer(InferContext& c) {
 }
 
 /// Row statistics may be of another float type (stash_type).
-double statistic(const KernelArgs& a, std::size_t input, DType dtype, std::int64_t row) {
-  return dtype == DType::float64 ? a.in<double>(input)[row] : static_cast<double>(a.in<float>(input)[row]);
+template <class T>
+void read_statistics(const KernelArgs& a, std::size_t input, DType dtype, std::int64_t row, std::int64_t count,
+                     T* out) {
+  visit_real(dtype, [&]<class S>() {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(a.in<S>(input)[row + i]);
+  });
 }
 
-/// The normalised row, before scale and bias.
-template <Form form, class T>
-void normalized_row(const KernelArgs& a, const DType* dtypes, std::int64_t row, std::int64_t n, T* out) {
-  const T* x = a.in<T>(1) + row * n;
-  if constexpr (form == Form::invertible) {
-    for (std::int64_t i = 0; i < n; ++i) out[i] = (x[i] - a.in<T>(3)[i]) / a.in<T>(2)[i];
-  } else {
-    auto mean = form == Form::centered ? static_cast<T>(statistic(a, 3, dtypes[3], row)) : T{0};
-    auto inverse = static_cast<T>(statistic(a, inverse_input(form), dtypes[inverse_input(form)], row));
-    for (std::int64_t i = 0; i < n; ++i) out[i] = (x[i] - mean) * inverse;
-  }
+/// Rows whose parameter gradients are added up together.
+std::int64_t rows_of_chunk(std::int64_t n) {
+  constexpr std::int64_t kWork = 1 << 15;
+  constexpr std::int64_t kFewest = 4;
+  return std::clamp(kWork / std::max<std::int64_t>(n, 1) / kFewest * kFewest, kFewest, kRowNormGradRows);
 }
 
-/// dx = inverse * (g - mean(g) - z * mean(g * z)) with g = dy * scale and z the normalised row; products dy * z go to
-/// `dscale_row`, for the sum over rows.
+/// Rows [begin, end), one chunk: dx, and the chunk's share of the other gradients.
 template <Form form, class T>
-void gradient_row(const T* dy, const T* scale, double inverse, std::int64_t n, T* z, T* dx) {
-  double mean_g = 0;
-  double mean_gz = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    double g = static_cast<double>(dy[i]) * static_cast<double>(scale[i]);
-    mean_g += g;
-    mean_gz += g * static_cast<double>(z[i]);
-  }
-  mean_g = form == Form::simplified ? 0 : mean_g / static_cast<double>(n);
-  mean_gz /= static_cast<double>(n);
-  for (std::int64_t i = 0; i < n; ++i) {
-    T g = dy[i] * scale[i];
-    T product = dy[i] * z[i];
-    dx[i] = (g - static_cast<T>(mean_g) - z[i] * static_cast<T>(mean_gz)) * static_cast<T>(inverse);
-    z[i] = product;
-  }
+void gradient_chunk(const KernelArgs& a, const DType* dtypes, std::int64_t n, std::int64_t begin, std::int64_t end,
+                    T* dscale, T* dbias) {
+  T mean[kRowNormGradRows];
+  T inverse[kRowNormGradRows];
+  if (form == Form::centered) read_statistics(a, 3, dtypes[3], begin, end - begin, mean);
+  read_statistics(a, inverse_input(form), dtypes[inverse_input(form)], begin, end - begin, inverse);
+  RowNormGrad<T> p{form, n, a.in<T>(2)};
+  if (form == Form::invertible) p.bias = a.in<T>(3);
+  const std::int64_t at = begin * n;
+  row_norm_grad(p, end - begin, a.in<T>(0) + at, a.in<T>(1) + at, form == Form::centered ? mean : nullptr, inverse,
+                a.out<T>(0) + at, dscale, dbias);
 }
 
 template <Form form>
@@ -83,24 +77,23 @@ Kernel prepare(PrepareContext& c) {
   c.require(c.in(inverse_input(form)).size() == v.rows, "inverse deviation: expected ", v.rows, " values, one per row");
   std::array<DType, 5> dtypes{};
   for (std::size_t i = 0; i < c.inputs.size(); ++i) dtypes[i] = c.in(i).dtype;
-  Reduction columns = plan_reduction(Dims{v.rows, v.n}, {true, false}, Fold::sum, Finish::none);
+  const std::int64_t chunk = rows_of_chunk(v.n);
+  const std::int64_t chunks = (v.rows + chunk - 1) / chunk;
+  Reduction columns = plan_reduction(Dims{chunks, v.n}, {true, false}, Fold::sum, Finish::none);
   std::size_t partial = c.reserve(columns.scratch_bytes());
-  std::size_t scratch = c.reserve(byte_size(dtype, v.rows * v.n));
+  std::size_t shares = c.reserve(byte_size(dtype, 2 * chunks * v.n));
   bool wants_scale = c.has_output(1);
   bool wants_bias = c.has_output(2);
   return [=](const KernelArgs& a) {
     visit_real(dtype, [&]<class T>() {
-      T* z = reinterpret_cast<T*>(a.scratch + scratch);
-      parallel_for(v.rows, grain_for(v.n * 4), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          std::int64_t at = row * v.n;
-          double inverse = statistic(a, inverse_input(form), dtypes[inverse_input(form)], row);
-          normalized_row<form>(a, dtypes.data(), row, v.n, z + at);
-          gradient_row<form>(a.in<T>(0) + at, a.in<T>(2), inverse, v.n, z + at, a.out<T>(0) + at);
-        }
+      T* dscale = reinterpret_cast<T*>(a.scratch + shares);
+      T* dbias = dscale + chunks * v.n;
+      parallel_for(v.rows, chunk, [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t at = begin / chunk * v.n;
+        gradient_chunk<form>(a, dtypes.data(), v.n, begin, end, dscale + at, dbias + at);
       });
-      if (wants_scale) reduce(columns, dtype, z, nullptr, a.outputs[1], a.scratch + partial);
-      if (wants_bias) reduce(columns, dtype, a.inputs[0], nullptr, a.outputs[2], a.scratch + partial);
+      if (wants_scale) reduce(columns, dtype, dscale, nullptr, a.outputs[1], a.scratch + partial);
+      if (wants_bias) reduce(columns, dtype, dbias, nullptr, a.outputs[2], a.scratch + partial);
     });
   };
 }

@@ -1,11 +1,10 @@
 // Gradients of Softmax and LogSoftmax from their outputs, under the names ONNX Runtime gives them. SoftmaxGrad and
 // LogSoftmaxGrad see a matrix whose columns start at `axis`; the forms ending in _13 work along one axis.
-#include <cmath>
+#include "kernels/softmax_grad.hpp"
 
 #include "ops/axis_view.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
-#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -24,21 +23,6 @@ void infer(InferContext& c) {
   if (c.knows_shape(0)) c.axis(axis_of<flat>(c.node), c.rank(0));
 }
 
-/// softmax: dx = y * (dy - sum(dy * y)); log-softmax: dx = dy - exp(y) * sum(dy). Elements `stride` apart.
-template <bool log, class T>
-void gradient_row(const T* dy, const T* y, T* dx, std::int64_t n, std::int64_t stride) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    auto g = static_cast<double>(dy[i * stride]);
-    sum += log ? g : g * static_cast<double>(y[i * stride]);
-  }
-  auto s = static_cast<T>(sum);
-  for (std::int64_t i = 0; i < n; ++i) {
-    std::int64_t at = i * stride;
-    dx[at] = log ? dy[at] - std::exp(y[at]) * s : y[at] * (dy[at] - s);
-  }
-}
-
 template <bool log, bool flat>
 Kernel prepare(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
@@ -47,14 +31,8 @@ Kernel prepare(PrepareContext& c) {
   AxisView v = axis_view(c, axis_of<flat>(c.node));
   if (flat) v = {v.outer, v.extent * v.inner, 1};
   return [=](const KernelArgs& a) {
-    visit_real(dtype, [&]<class T>() {
-      parallel_for(v.outer * v.inner, grain_for(v.extent * (log ? 8 : 2)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          std::int64_t at = (i / v.inner) * v.extent * v.inner + i % v.inner;
-          gradient_row<log>(a.in<T>(0) + at, a.in<T>(1) + at, a.out<T>(0) + at, v.extent, v.inner);
-        }
-      });
-    });
+    visit_real(dtype,
+               [&]<class T>() { softmax_grad(a.in<T>(0), a.in<T>(1), a.out<T>(0), v.outer, v.extent, v.inner, log); });
   };
 }
 
