@@ -5,6 +5,8 @@ import backpass.compat
 
 backpass.compat.install()
 from onnxruntime.training import artifacts  # is backpass.artifacts
+
+torch.compile(model, backend="onnxrt")  # is backend="backpass"
 ```
 """
 
@@ -26,18 +28,23 @@ _PARTS = {
     "onnxruntime.training.api": "backpass.api",
 }
 _RUNTIME = {"onnxruntime": "backpass._ort"}
+# torch imports this one, which is empty nowadays, before it looks a backend up.
+_COMPILE = {"torch._dynamo.backends.onnxrt": "backpass.dynamo.onnxrt"}
 
 
 def install(runtime: bool = False) -> None:
     """Makes ``onnxruntime.training`` (artifacts, onnxblock, api) resolve to Backpass, for the rest of the process.
 
     Where no onnxruntime is installed, or with ``runtime``, ``onnxruntime`` itself too: InferenceSession, OrtValue,
-    SessionOptions and what else `backpass._ort` holds. Calling it again is harmless.
+    SessionOptions and what else `backpass._ort` holds. ``torch.compile`` finds the backend ``onnxrt``. Calling it
+    again is harmless.
     """
     runtime = runtime or not _is_installed("onnxruntime")
     uninstall()
     _forget("onnxruntime" if runtime else "onnxruntime.training")
-    sys.meta_path.insert(0, _Finder(_PARTS | _RUNTIME if runtime else _PARTS))
+    sys.meta_path.insert(0, _Finder(_PARTS | _COMPILE | (_RUNTIME if runtime else {})))
+    if "torch._dynamo.backends.registry" in sys.modules:
+        importlib.import_module("backpass.dynamo.onnxrt").register()
     if "onnxruntime" in sys.modules:  # otherwise `onnxruntime.training` as an attribute would be the old one
         importlib.import_module("onnxruntime.training")
 
@@ -50,6 +57,8 @@ def uninstall() -> None:
         for name, module in list(sys.modules.items()):
             if finder.covers(name) and getattr(module, "__name__", "").startswith("backpass"):
                 _forget(name)
+    if "backpass.dynamo.onnxrt" in sys.modules:
+        sys.modules["backpass.dynamo.onnxrt"].unregister()
 
 
 def _is_installed(name: str) -> bool:

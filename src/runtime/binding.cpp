@@ -227,13 +227,23 @@ class Binder {
     }
   }
 
+  /// Whether memory written before the pause would hold a result of after it, whose buffer comes only then.
+  bool crosses_pause(int v, const Storage& storage) const {
+    if (!binding_.pause) return false;
+    const int pause = binding_.steps[*binding_.pause].step;
+    if (storage.first > pause) return false;
+    const auto second_half = std::span(program_.steps).subspan(static_cast<std::size_t>(pause));
+    return std::ranges::any_of(second_half, [&](const Step& step) { return std::ranges::count(step.outputs, v) > 0; });
+  }
+
   /// Storages that outputs fill entirely go straight to the caller's buffers; the rest is copied when the run ends.
   void bind_outputs() {
     for (int v : program_.outputs) {
       BoundOutput output;
       output.value = v;
       Storage* storage = storage_of(v);
-      bool fits = storage != nullptr && storage->place.kind == Place::Kind::arena && storage->bytes == bound(v).bytes();
+      bool fits = storage != nullptr && storage->place.kind == Place::Kind::arena &&
+                  storage->bytes == bound(v).bytes() && !crosses_pause(v, *storage);
       if (fits) {
         output.buffer = static_cast<int>(binding_.output_bytes.size());
         storage->place = {Place::Kind::output, output.buffer, 0, nullptr};

@@ -1,0 +1,134 @@
+"""Which graphs of torch.compile can be exported whole, and how they are made functions of tensors alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+Source = tuple[int, int]  # position of a tensor among the tensors, axis
+
+
+class NotCapturableError(Exception):
+    """Why a graph needs AOTAutograd; the text completes "because ..."."""
+
+
+def check_arguments(placeholders: Sequence[torch.fx.Node], example_inputs: Sequence[Any]) -> None:
+    if torch.is_autocast_enabled("cpu"):
+        raise NotCapturableError("autocast is on")
+    for node, value in zip(placeholders, example_inputs, strict=True):
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
+                raise NotCapturableError(f"input {node.name} is no dense tensor on the CPU")
+            if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                if not isinstance(value, torch._subclasses.FakeTensor):
+                    raise NotCapturableError(f"input {node.name} is a {type(value).__name__}")
+                raise NotCapturableError(f"input {node.name} has no data yet")
+            if value.dtype.is_complex:
+                raise NotCapturableError(f"input {node.name} is complex")
+        elif not isinstance(value, torch.SymInt | int):
+            raise NotCapturableError(f"input {node.name} is a {type(value).__name__}")
+
+
+def check_nodes(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise NotCapturableError(f"it contains {node.target.name()}")  # type: ignore[no-untyped-call]
+        if node.target == "item" or node.target is torch.ops.aten.item.default:
+            raise NotCapturableError("it reads a number out of a tensor")
+
+
+def check_aliases(graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node]) -> None:
+    """Results that share memory with an argument or with each other must go on doing so."""
+    (end,) = (n for n in graph.nodes if n.op == "output")
+    seen = {storage: n.name for n in placeholders if (storage := _storage(n)) is not None}
+    for result in dict.fromkeys(end.all_input_nodes):
+        storage = _storage(result)
+        if storage is None:
+            continue
+        if storage in seen:
+            raise NotCapturableError(f"result {result.name} shares memory with {seen[storage]}")
+        seen[storage] = result.name
+
+
+def _storage(node: torch.fx.Node) -> int | None:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return None
+    return int(StorageWeakRef(value.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
+
+
+def size_sources(placeholders: Sequence[torch.fx.Node]) -> dict[int, Source | int]:
+    """For each size among the arguments, the tensor and axis it can be read off; or the size itself."""
+    known: dict[Any, Source] = {}
+    tensor = 0
+    for node in placeholders:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            for axis, extent in enumerate(value.shape):
+                if isinstance(extent, torch.SymInt):
+                    known.setdefault(extent.node.expr, (tensor, axis))
+            tensor += 1
+    found: dict[int, Source | int] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.SymInt):
+            if value.node.expr not in known:
+                raise NotCapturableError(f"input {node.name} is a number that is no extent of a tensor")
+            found[i] = known[value.node.expr]
+        elif isinstance(value, int):
+            found[i] = value
+    return found
+
+
+class Tensors(torch.nn.Module):
+    """The graph as a function of its tensors alone."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, count: int, tensors: Sequence[int], sizes: dict[int, Source | int]
+    ) -> None:
+        super().__init__()
+        self.graph_module = module
+        self._count = count
+        self._places = list(tensors)
+        self._sizes = sizes
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        arguments: list[Any] = [None] * self._count
+        for place, tensor in zip(self._places, tensors, strict=True):
+            arguments[place] = tensor
+        for place, source in self._sizes.items():
+            arguments[place] = source if isinstance(source, int) else tensors[source[0]].shape[source[1]]
+        return self.graph_module(*arguments)
+
+
+def number_places(placeholders: Sequence[torch.fx.Node]) -> list[int]:
+    """Positions of arguments that were Python floats and of which the graph reads the number."""
+    return [
+        i
+        for i, node in enumerate(placeholders)
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
+        and any(u.target == "item" for u in node.users)
+    ]
+
+
+def with_numbers(module: torch.fx.GraphModule, numbers: dict[int, float]) -> torch.fx.GraphModule:
+    """A copy in which these arguments' numbers are constants."""
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, nodes))
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for place, number in numbers.items():
+        for reading in [u for u in placeholders[place].users if u.target == "item"]:
+            for user in list(reading.users):
+                put = functools.partial(_replaced, reading, number)
+                user.args, user.kwargs = torch.fx.map_arg(user.args, put), torch.fx.map_arg(user.kwargs, put)
+            graph.erase_node(reading)
+    return torch.fx.GraphModule(module, graph)
+
+
+def _replaced(old: torch.fx.Node, new: float, node: torch.fx.Node) -> Any:
+    return new if node is old else node

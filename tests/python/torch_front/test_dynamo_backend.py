@@ -1,0 +1,149 @@
+"""torch.compile with Backpass: both modes give what eager gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from backpass.dynamo import CompileRecord, make_aot_ort
+
+MODES = ("aot", "forward")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+
+
+def both(
+    fn: Callable[..., Any], *arguments: Any, mode: str = "aot", module: torch.nn.Module | None = None, **options: Any
+) -> CompileRecord:
+    """Runs fn eagerly and compiled; results, gradients of everything and buffers must agree. Gives the record."""
+    given = [arguments, copy.deepcopy(arguments)]
+    modules = [module, copy.deepcopy(module)]
+    backend, record = make_aot_ort(mode=mode)
+    calls = [fn, torch.compile(fn, backend=backend, **options)]
+    results = []
+    for call, args, net in zip(calls, given, modules, strict=True):
+        out = call(*args) if net is None else call(net, *args)
+        if out.requires_grad:
+            (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
+        leaves = [a for a in args if isinstance(a, torch.Tensor)] + ([] if net is None else list(net.parameters()))
+        results.append([out.detach(), *(a.grad for a in leaves), *([] if net is None else net.buffers())])
+    for got, wanted in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    return record
+
+
+def with_gradient(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inference(mode: str) -> None:
+    x = torch.randn(4, 6)
+    record = both(lambda x: torch.softmax(x @ x.T, -1), x, mode=mode)
+    assert [g.kind for g in record.graphs] == ["inference"]
+    assert record.execution_count == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_gradients_inside_of_no_grad(mode: str) -> None:
+    backend, record = make_aot_ort(mode=mode)
+    net = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        y = torch.compile(net, backend=backend)(torch.ones(1, 3))
+    assert not y.requires_grad
+    assert [g.kind for g in record.graphs] == ["inference"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_detach_and_no_grad_stop_gradients(mode: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            factor = x.exp()
+        return x * factor + x.detach() * x
+
+    record = both(fn, with_gradient(5), mode=mode)
+    assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tied_weights(mode: str) -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(9, 4)
+            self.head = torch.nn.Linear(4, 9, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.tanh(self.table(ids)))
+
+    both(lambda net, ids: net(ids), torch.randint(0, 9, (2, 5)), mode=mode, module=Tied())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_graph_breaks(mode: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(x)
+        torch._dynamo.graph_break()
+        return y * x
+
+    record = both(fn, with_gradient(4, 3), mode=mode)
+    assert len(record.graphs) == (4 if mode == "aot" else 2)
+
+
+def test_sizes_none_and_inputs_among_the_outputs() -> None:
+    """What AOT graphs return besides results: sizes for the backward graph, inputs handed through, None."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.reshape(-1) * x.shape[0]).sum() * y + y.detach()
+
+    record = both(fn, with_gradient(3, 4), with_gradient(2), mode="aot", dynamic=True)
+    assert [g.reason for g in record.graphs] == ["", ""]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+        return dy * 7  # not the derivative, so that a differentiated forward shows
+
+
+def fallback_cases() -> list[tuple[str, Callable[..., torch.Tensor], str]]:
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        return y.view(-1)
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        return x.view(2, -1)
+
+    return [
+        ("function", lambda x: Doubled.apply(x) * x, "autograd_function_apply"),
+        ("alias", changed, "shares memory"),
+        ("number", lambda x: x * x.detach().max().item(), ""),
+    ]
+
+
+@pytest.mark.parametrize(("name", "fn", "reason"), fallback_cases(), ids=lambda v: v if isinstance(v, str) else "")
+def test_automatic_mode_says_why_it_takes_aot(name: str, fn: Callable[..., torch.Tensor], reason: str) -> None:
+    record = both(fn, with_gradient(4, 2), mode="auto")
+    assert record.graphs
+    assert all(reason in g.note for g in record.graphs), str(record)
+
+
+def test_graph_that_cannot_be_exported_is_run_by_torch_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    backend, record = make_aot_ort()
+    x = torch.zeros(3, dtype=torch.float8_e4m3fn)
+    got = torch.compile(lambda x: x.to(torch.float32) + 1, backend=backend)(x)
+    torch.testing.assert_close(got, torch.ones(3))
+    assert record.graphs[0].reason
+    assert "run by torch" in caplog.text
