@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 # Where parts of onnxruntime.training are found. What is not listed does not exist in Backpass.
-_PARTS = {
+PARTS = {
     "onnxruntime.training": "backpass._ort.training",
     "onnxruntime.training.artifacts": "backpass.artifacts",
     "onnxruntime.training.onnxblock": "backpass.onnxblock",
@@ -42,7 +42,7 @@ def install(runtime: bool = False) -> None:
     runtime = runtime or not _is_installed("onnxruntime")
     uninstall()
     _forget("onnxruntime" if runtime else "onnxruntime.training")
-    sys.meta_path.insert(0, _Finder(_PARTS | _COMPILE | (_RUNTIME if runtime else {})))
+    sys.meta_path.insert(0, _Finder(PARTS | _COMPILE | (_RUNTIME if runtime else {})))
     if "torch._dynamo.backends.registry" in sys.modules:
         importlib.import_module("backpass.dynamo.onnxrt").register()
     if "onnxruntime" in sys.modules:  # otherwise `onnxruntime.training` as an attribute would be the old one

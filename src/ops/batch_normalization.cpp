@@ -46,13 +46,19 @@ void widen_to(T* to, const void* from, DType dtype, std::int64_t n) {
   });
 }
 
+/// Outputs: Y, and where a model asks for them the running statistics, as they were: ONNX Runtime's eval models do.
 Kernel prepare_inference(PrepareContext& c) {
   BatchNormShape s = shape_of(c);
   std::vector<DType> dtypes;
   for (const TensorInfo& t : c.inputs) dtypes.push_back(t.dtype);
   double epsilon = c.node.attr_float("epsilon", 1e-5F);
   std::size_t scratch = c.reserve(byte_size(dtypes[0], 4 * s.channels));
+  std::size_t outputs = c.outputs.size();
   return [=](const KernelArgs& a) {
+    for (std::size_t k = 1; k < outputs; ++k) {
+      if (a.outputs[k] == nullptr) continue;
+      visit_real(dtypes[3], [&]<class U>() { widen_to(a.out<U>(k), a.inputs[k + 2], dtypes[k + 2], s.channels); });
+    }
     visit_real(dtypes[0], [&]<class T>() {
       T* p = reinterpret_cast<T*>(a.scratch + scratch);
       for (std::size_t i = 1; i <= 4; ++i) {
@@ -110,9 +116,7 @@ Kernel prepare_training(PrepareContext& c) {
 void infer(InferContext& c) { infer_with(c, 2); }
 
 Kernel prepare(PrepareContext& c) {
-  if (c.node.attr_int("training_mode", 0) != 0) return prepare_training(c);
-  c.require(!c.has_output(1) && !c.has_output(2), "running statistics are outputs of training_mode=1 only");
-  return prepare_inference(c);
+  return c.node.attr_int("training_mode", 0) != 0 ? prepare_training(c) : prepare_inference(c);
 }
 
 const Register kOp({.name = "BatchNormalization",

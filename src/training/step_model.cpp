@@ -85,6 +85,7 @@ class Unwrapping {
                           "': expected a gradient buffer or a parameter that is overwritten");
       }
     }
+    take_statistics(parameters, updates);
     graph_.outputs = std::move(user);
     graph_.outputs.insert(graph_.outputs.end(), gradients.begin(), gradients.end());
     graph_.outputs.insert(graph_.outputs.end(), updates.begin(), updates.end());
@@ -93,6 +94,27 @@ class Unwrapping {
   }
 
  private:
+  /// In ONNX Runtime's training models BatchNormInternal writes over the statistics it reads; nothing in the graph says
+  /// so.
+  void take_statistics(const std::set<std::string>& parameters, std::vector<Value*>& updates) {
+    const std::vector<Node*> nodes = graph_.nodes();
+    for (Node* node : nodes) {
+      if (node->op != "BatchNormInternal" || node->domain != "com.microsoft") continue;
+      for (std::size_t k = 1; k <= 2; ++k) {
+        const Value* statistic = node->inputs.at(k + 2);
+        if (statistic == nullptr || parameters.count(statistic->name) == 0) continue;
+        if (std::find(updated.begin(), updated.end(), statistic->name) != updated.end()) continue;
+        if (node->outputs.size() <= k) node->outputs.resize(k + 1, nullptr);
+        if (node->outputs[k] == nullptr) {
+          node->outputs[k] = graph_.add_value(statistic->name + "_updated", statistic->type);
+          node->outputs[k]->producer = node;
+        }
+        updated.push_back(statistic->name);
+        updates.push_back(own(node->outputs[k]));
+      }
+    }
+  }
+
   /// Every output has a value to itself, computed by a node, so that each can have its own memory.
   Value* own(Value* v) {
     if (v->producer != nullptr && taken_.insert(v).second) return v;

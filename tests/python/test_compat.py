@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from backpass import _ort
+from backpass.api import CheckpointState, Module
 from onnx import TensorProto, helper, numpy_helper, parser
+from ort_training.interpreters import ORIGINAL, needs_original
 
 # Makes `import onnxruntime` fail as where it is not installed.
 WITHOUT = """
@@ -34,6 +37,7 @@ def script(text: str, folder: Path, before: str = "") -> str:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
     return done.stdout.strip()
 
 
@@ -53,11 +57,13 @@ def test_training_resolves_to_backpass(tmp_path: Path) -> None:
         backpass.compat.install()
         import onnx
         import onnxruntime.training.onnxblock as onnxblock
-        from onnxruntime.training import artifacts
+        from onnxruntime.training import api, artifacts, onnxblock
+        from onnxruntime import training
         from onnxruntime.training.onnxblock.optim.optim import AdamWOptimizer
         import backpass.artifacts, backpass.onnxblock.optim.optim as optim
         assert artifacts is backpass.artifacts and onnxblock is backpass.onnxblock
         assert AdamWOptimizer is optim.AdamWOptimizer
+        assert api is backpass.api and training.api is api and training.onnxblock is onnxblock
         assert onnxruntime.training.artifacts is artifacts
         assert onnxruntime.InferenceSession is theirs
         assert onnxblock.__name__ == "backpass.onnxblock" and onnxblock.__spec__.name == "backpass.onnxblock"
@@ -67,10 +73,17 @@ def test_training_resolves_to_backpass(tmp_path: Path) -> None:
             import onnxruntime.training.no_such_part
         except ModuleNotFoundError as error:
             print(error)
+        try:
+            from onnxruntime.training import no_such_part
+        except ImportError as error:
+            print(str(error).split(" from")[0])
         """,
         tmp_path,
     )
-    assert told == "No module named 'onnxruntime.training.no_such_part'"
+    assert told.splitlines() == [
+        "No module named 'onnxruntime.training.no_such_part'",
+        "cannot import name 'no_such_part'",
+    ]
     assert {p.name for p in tmp_path.iterdir()} >= {"training_model.onnx", "optimizer_model.onnx", "checkpoint"}
 
 
@@ -104,9 +117,22 @@ def test_runtime_resolves_to_backpass(tmp_path: Path, before: str, argument: str
     assert told == "['CPUExecutionProvider'] ['N', 4] backpass._ort"
 
 
-# The example in the documentation of onnxruntime.training, as it stands there.
+# The examples in the documentation of onnxruntime.training, as they stand there.
+SAMPLE = """
+    from onnxruntime.training import artifacts
+
+    # Load the forward only onnx model
+    model = onnx.load(path_to_forward_only_onnx_model)
+
+    # Generate the training artifacts
+    artifacts.generate_artifacts(model,
+                                 requires_grad = ["parameters", "needing", "gradients"],
+                                 frozen_params = ["parameters", "not", "needing", "gradients"],
+                                 loss = artifacts.LossType.CrossEntropyLoss,
+                                 optimizer = artifacts.OptimType.AdamW,
+                                 artifact_directory = path_to_output_artifact_directory)
+"""
 EXAMPLE = """
-    import onnx
     import onnxruntime.training.onnxblock as onnxblock
     from onnxruntime.training import artifacts
 
@@ -148,7 +174,39 @@ EXAMPLE = """
 """
 
 
-def test_documented_example_runs_as_written(tmp_path: Path) -> None:
+FILES = {"training_model.onnx", "eval_model.onnx", "checkpoint", "optimizer_model.onnx"}
+WAYS = {"compat": "backpass.compat.install()\n", "renamed": ""}
+
+
+def documented(text: str, way: str) -> str:
+    """The text with what it takes for granted; without compat, the module's path is ours."""
+    text = textwrap.dedent(text)
+    return "import onnx\n" + WAYS[way] + (text if way == "compat" else text.replace("onnxruntime.training", "backpass"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_documented_sample_runs_as_written(way: str, tmp_path: Path) -> None:
+    body = "a = MatMul(x, parameters) b = Add(a, needing) c = MatMul(b, gradients) d = Add(c, more) y = Mul(d, fixed)"
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y) {{ {body} }}'
+    )
+    shapes = {"parameters": (4, 5), "needing": 5, "gradients": (5, 3), "more": 3, "fixed": 3}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    onnx.save(model, tmp_path / "model.onnx")
+    (tmp_path / "made").mkdir()
+    before = 'path_to_forward_only_onnx_model, path_to_output_artifact_directory = "model.onnx", "made"\n'
+    # The sample names the same parameters as trained and as frozen, which cannot be meant: the frozen ones are ours.
+    sample = SAMPLE.replace('["parameters", "not", "needing", "gradients"]', '["more", "fixed"]')
+    assert script(before + documented(sample, way), tmp_path) == ""
+    assert {p.name for p in (tmp_path / "made").iterdir()} == FILES
+    state = CheckpointState.load_checkpoint(tmp_path / "made" / "checkpoint")
+    assert {name for name, p in state.parameters if p.requires_grad} == {"parameters", "needing", "gradients"}
+    assert {name for name, p in state.parameters if not p.requires_grad} == {"more", "fixed"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_documented_example_runs_as_written(way: str, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] output1, float[N, 2] output2)
     { output1 = Gemm(x, weight1, bias1) h = Gemm(x, weight3, bias3) output2 = Gemm(h, weight2, bias2) }"""
     model = parser.parse_model(text)
@@ -156,9 +214,16 @@ def test_documented_example_runs_as_written(tmp_path: Path) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
     model.graph.initializer.append(numpy_helper.from_array(np.ones(5, np.float32), "bias3"))
     onnx.save(model, tmp_path / "model.onnx")
-    assert script("backpass.compat.install()\n" + textwrap.dedent(EXAMPLE), tmp_path) == ""
-    files = {"training_model.onnx", "eval_model.onnx", "checkpoint", "optimizer_model.onnx"}
-    assert {p.name for p in tmp_path.iterdir()} == files | {"model.onnx"}
+    assert script(documented(EXAMPLE, way), tmp_path) == ""
+    assert {p.name for p in tmp_path.iterdir()} == FILES | {"model.onnx"}
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    assert module.input_names() == ["x", "target1", "target2"]
+    x, one, two = (np.random.default_rng(0).standard_normal((6, n)).astype(np.float32) for n in (4, 3, 2))
+    total = x.sum(1, keepdims=True)  # all parameters are 1
+    outputs = total + np.ones(3), 5 * (total + 1) + np.ones(2)
+    expected = 0.4 * np.mean((outputs[0] - one) ** 2) + 0.6 * np.mean((outputs[1] - two) ** 2)
+    assert float(np.ravel(module(x, one, two))[0]) == pytest.approx(float(expected), rel=1e-5)
 
 
 # What scripts for the training API do, in the words of its documentation.
@@ -212,6 +277,80 @@ def test_training_script_runs_as_written(runtime: bool, tmp_path: Path) -> None:
     save_model(tmp_path)
     told = script(f"backpass.compat.install(runtime={runtime})\n" + textwrap.dedent(TRAINING), tmp_path)
     assert told == ("backpass" if runtime else "onnxruntime")
+
+
+# For 1.19.2, where it runs as it is: artifacts, the API, and its models in sessions of the runtime, which write to
+# accumulation buffers, parameters and moments in place.
+SCRIPT = """
+    import json
+    import numpy as np
+    import onnx
+    import onnxruntime
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
+    from onnxruntime.training import artifacts, onnxblock
+    from onnxruntime.training.api import CheckpointState, Module, Optimizer
+
+    told = {"providers": "CPUExecutionProvider" in onnxruntime.get_available_providers()}
+    artifacts.generate_artifacts(
+        onnx.load("model.onnx"), requires_grad=["w"], loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW, additional_output_names=["y"],
+    )
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((16, 4)).astype(np.float32), rng.integers(0, 3, 16)
+
+    state = CheckpointState.load_checkpoint("checkpoint")
+    module = Module("training_model.onnx", state, "eval_model.onnx", device="cpu")
+    optimizer = Optimizer("optimizer_model.onnx", module)
+    optimizer.set_learning_rate(0.05)
+    told["names"] = [module.input_names(), len(module.output_names()), module.get_parameters_size()]
+    told["losses"] = []
+    for step in range(8):
+        told["losses"].append(float(module(x, labels)[0]))
+        if step % 2:
+            optimizer.step()
+            module.lazy_reset_grad()
+    told["w"] = np.asarray(state.parameters["w"].data).tolist()
+    module.eval()
+    told["evaluated"] = float(module(OrtValue.ortvalue_from_numpy(x), OrtValue.ortvalue_from_numpy(labels))[0].numpy())
+    module.export_model_for_inferencing("inference.onnx", ["y"])
+
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    session = InferenceSession("inference.onnx", options, providers=["CPUExecutionProvider"])
+    told["scores"] = session.run(["y"], {"x": x})[0].tolist()
+
+    training = InferenceSession("training_model.onnx", options, providers=["CPUExecutionProvider"])
+    weight, buffer = np.ones((4, 3), np.float32), np.zeros((4, 3), np.float32)
+    feeds = {"x": x, "labels": labels, "w": weight, "w_grad.accumulation.buffer": buffer}
+    sums = []
+    for reset in (True, False, False):
+        training.run(None, feeds | {"lazy_reset_grad": np.array([reset])})
+        sums.append(buffer.tolist())
+    told["sums"] = sums
+    print("TOLD", json.dumps(told))
+"""
+LINE = "import backpass.compat; backpass.compat.install(runtime=True)\n"
+
+
+@pytest.mark.slow
+@needs_original
+def test_a_script_for_the_original_tells_the_same_with_one_more_line(tmp_path: Path) -> None:
+    told = []
+    for python, first in ((ORIGINAL, ""), (sys.executable, LINE)):
+        folder = tmp_path / Path(python).parent.parent.name
+        folder.mkdir()
+        save_model(folder)
+        places = os.environ.get("PYTHONPATH", "") if first else ""
+        environment = os.environ | {"PYTHONPATH": os.path.abspath(places) if places else ""}
+        command = [python, "-c", first + textwrap.dedent(SCRIPT)]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout.split("TOLD", 1)[1]))
+    theirs, ours = told
+    assert ours["providers"] == theirs["providers"]
+    assert ours["names"] == theirs["names"]
+    for key in ("losses", "w", "evaluated", "scores", "sums"):
+        np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-4, atol=1e-6, err_msg=key)
 
 
 def test_uninstall(tmp_path: Path) -> None:
