@@ -7,6 +7,7 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // sessions in global variables outlive the interpreter
   m.doc() = "The Backpass engine.";
   m.attr("version") = BACKPASS_VERSION;
   // A loss that is still there when Python ends keeps its forward pass: torch's graph is no place Python clears.
