@@ -1,0 +1,127 @@
+"""Training steps of PyTorch modules through Backpass against torch eager, torch.compile and, where it is installed,
+ORTModule of onnxruntime-training 1.19.2: the same network and batch, engines taking turns within one run.
+
+python benchmarks/torch_front.py                          everything (--write: also into docs/torch_speed.md)
+python benchmarks/torch_front.py --networks gpt2 --threads 1 --turns 3 --engines backpass eager
+python benchmarks/torch_front.py --dropout 0              the losses of all engines agree then
+BACKPASS_ORT_TRAINING_PYTHON=/path/to/python python benchmarks/torch_front.py   with the original
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from torch_networks import NETWORKS
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "torch_speed.md"
+ORIGINAL = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
+STEADY = ["bert_classify", "bert_masked", "gpt2", "tutorial", "resnet18", "llama"]
+ENGINES = ["backpass", "backpass-compile", "eager", "original"]
+
+
+class Worker:
+    """An engine in a process of its own, with its own threads and memory."""
+
+    def __init__(self, engine: str, network: str, threads: int, dropout: float) -> None:
+        python = ORIGINAL if engine == "original" else sys.executable
+        command = [python, HERE / "torch_worker.py", engine, network, threads, dropout]
+        self.process = subprocess.Popen(
+            [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )  # fmt: skip
+        self.times: list[float] = []
+        self.losses: list[float] = []
+        self.first = self._answer()[0]
+
+    def _answer(self) -> list[float]:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(self.process.stderr.read()[-2000:])
+        return [float(word) for word in line.split()]
+
+    def turn(self, seconds: float) -> None:
+        assert self.process.stdin is not None
+        print(seconds, file=self.process.stdin, flush=True)
+        found = self._answer()
+        half = len(found) // 2
+        self.times += found[:half]
+        self.losses += found[half:]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def measure(network: str, threads: int, options: argparse.Namespace) -> str:
+    workers: dict[str, Worker] = {}
+    for engine in options.engines:
+        try:
+            workers[engine] = Worker(engine, network, threads, options.dropout)
+        except RuntimeError as error:
+            print(f"{engine} on {network}: {error}", file=sys.stderr)
+    for turn in range(options.turns):
+        for worker in list(workers.values())[:: 1 if turn % 2 == 0 else -1]:
+            worker.turn(options.seconds)
+    for worker in workers.values():
+        worker.close()
+    return row(network, threads, workers, options)
+
+
+def row(network: str, threads: int, workers: dict[str, Worker], options: argparse.Namespace) -> str:
+    cells = [network, str(threads)]
+    for engine in options.engines:
+        worker = workers.get(engine)
+        cells.append(
+            "failed" if worker is None else f"{1e3 * np.median(worker.times):.1f} ({1e3 * min(worker.times):.1f})"
+        )
+    ours = workers.get("backpass")
+    for engine in options.engines:
+        if engine == "backpass":
+            continue
+        worker = workers.get(engine)
+        both = worker is not None and ours is not None
+        cells.append(f"{np.median(ours.times) / np.median(worker.times):.2f}" if both else "-")
+    cells.append(" / ".join(f"{w.first:.1f}" for w in workers.values()))
+    cells.append(" / ".join(f"{w.losses[0]:.4f}" for w in workers.values()))
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=STEADY)
+    parser.add_argument("--engines", nargs="+", default=[e for e in ENGINES if e != "original" or ORIGINAL])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one turn")
+    parser.add_argument("--write", action="store_true", help=f"also put the table into docs/{PAGE.name}")
+    options = parser.parse_args()
+    ratios = [f"to {engine}" for engine in options.engines if engine != "backpass"]
+    titles = ["network", "threads", *options.engines, *ratios, "first step, s", "losses"]
+    lines = [
+        "Median of single steps (forward, backward), minimum in brackets, in ms; engines took turns. Ratios",
+        f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps, losses: in the engines' order.",
+        "",
+        "| " + " | ".join(titles) + " |",
+        "| --- " * len(titles) + "|",
+    ]
+    print(*lines, sep="\n", flush=True)
+    for network in options.networks:
+        for threads in options.threads:
+            lines.append(measure(network, threads, options))
+            print(lines[-1], flush=True)
+    if options.write:
+        heading = ["# Training steps of PyTorch modules", "", "Written by `benchmarks/torch_front.py --write`.", ""]
+        PAGE.write_text("\n".join([*heading, *lines, ""]))
+
+
+if __name__ == "__main__":
+    main()

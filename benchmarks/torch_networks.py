@@ -1,0 +1,154 @@
+"""The networks that PyTorch users' steps are timed on. Runs with the torch and transformers of either environment: ours
+and the one of onnxruntime-training 1.19.2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+class WithLoss(nn.Module):
+    """The loss is part of what is wrapped: nothing else leaves the graph."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = names
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self.model(**dict(zip(self.names, tensors, strict=True)), return_dict=False)[0]
+
+
+def bert(masked: bool, dropout: float, layers: int, width: int, batch: int, length: int) -> Made:
+    from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+    config = BertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64, intermediate_size=4 * width,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    words, mask = torch.randint(0, config.vocab_size, (batch, length)), torch.ones(batch, length, dtype=torch.long)
+    if masked:
+        labels = torch.randint(0, config.vocab_size, (batch, length))
+        labels[torch.rand(batch, length) > 0.15] = -100
+    else:
+        labels = torch.randint(0, 2, (batch,))
+    model = (BertForMaskedLM if masked else BertForSequenceClassification)(config)
+    return WithLoss(model, ("input_ids", "attention_mask", "labels")), (words, mask, labels)
+
+
+def gpt2(dropout: float, layers: int, width: int, batch: int, length: int) -> Made:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_embd=width, n_layer=layers, n_head=width // 64, resid_pdrop=dropout, embd_pdrop=dropout,
+        attn_pdrop=dropout, use_cache=False,
+    )  # fmt: skip
+    words = torch.randint(0, config.vocab_size, (batch, length))
+    return WithLoss(GPT2LMHeadModel(config), ("input_ids", "labels")), (words, words.clone())
+
+
+class Translator(nn.Module):
+    """The language model of PyTorch's transformer tutorial."""
+
+    def __init__(self, words: int, width: int, dropout: float) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 200, dropout)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embedding = nn.Embedding(words, width)
+        self.decoder = nn.Linear(width, words)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("places", torch.randn(500, 1, width))
+
+    def forward(self, source: torch.Tensor, mask: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(source) * self.embedding.embedding_dim**0.5
+        x = self.encoder(self.dropout(x + self.places[: source.size(0)]), mask)
+        scores = self.decoder(x)
+        return nn.functional.cross_entropy(scores.view(-1, scores.size(-1)), target)
+
+
+def tutorial(dropout: float) -> Made:
+    words, length, batch = 28782, 35, 20
+    mask = nn.Transformer.generate_square_subsequent_mask(length)
+    inputs = torch.randint(0, words, (length, batch)), mask, torch.randint(0, words, (length * batch,))
+    return Translator(words, 200, 2 * dropout), inputs
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second_norm(self.second(torch.relu(self.first_norm(self.first(x)))))
+        return torch.relu(y + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+        blocks = [Block(a, b, 2 if b > a else 1) for a, b in pairwise(widths)]
+        stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+        self.body = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.body(x), labels)
+
+
+def resnet18(dropout: float) -> Made:
+    return ResNet18(), (torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)))
+
+
+class MeanOfStates(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.model(words, mask, return_dict=False)[0].mean()
+
+
+def llama(dropout: float) -> Made:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaModel
+
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=1, vocab_size=1024, intermediate_size=16, max_position_embeddings=1024,
+        num_attention_heads=2, use_cache=False,
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    words = torch.randint(0, 1023, (2, 1024))
+    return MeanOfStates(LlamaModel(config)), (words, torch.tril(torch.ones(2, 1024)))
+
+
+NETWORKS: dict[str, Callable[[float], Made]] = {
+    "bert_classify": lambda p: bert(False, p, 4, 512, 16, 128),
+    "bert_masked": lambda p: bert(True, p, 4, 512, 16, 128),
+    "gpt2": lambda p: gpt2(p, 4, 384, 4, 128),
+    "tutorial": tutorial,
+    "resnet18": resnet18,
+    "llama": llama,
+    "bert_base": lambda p: bert(True, p, 12, 768, 2, 128),
+    "gpt2_base": lambda p: gpt2(p, 12, 768, 2, 128),
+}
+
+
+def make(name: str, dropout: float) -> tuple[nn.Module, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    module, inputs = NETWORKS[name](dropout)
+    return module.train(), inputs

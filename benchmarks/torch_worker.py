@@ -1,0 +1,82 @@
+"""One engine training one network, on request: reads seconds from its input, answers with step times and losses.
+
+python benchmarks/torch_worker.py ENGINE NETWORK THREADS DROPOUT
+
+The first line it prints is the time of making the engine and of the first step. Each answer: the times in seconds,
+then the losses. A step is forward, backward and zero_grad: the optimizer is torch's in all engines and would only add.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch_networks import make
+
+
+def ortmodule(module: nn.Module) -> nn.Module:
+    from backpass import ORTModule
+
+    return ORTModule(module)
+
+
+def original(module: nn.Module) -> nn.Module:
+    from onnxruntime.training.ortmodule import ORTModule
+
+    return ORTModule(module)
+
+
+def compiled(backend: str, **options: Any) -> Callable[[nn.Module], Any]:
+    return lambda module: torch.compile(module, backend=backend, **options)
+
+
+ENGINES: dict[str, Callable[[nn.Module], Any]] = {
+    "eager": lambda module: module,
+    "backpass": ortmodule,
+    "backpass-compile": compiled("backpass"),
+    "inductor": compiled("inductor"),
+    "original": original,
+}
+
+
+def timed(step: Callable[[], float]) -> tuple[float, float]:
+    began = time.perf_counter()
+    loss = step()
+    return time.perf_counter() - began, loss
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    engine, network, threads, dropout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    torch.set_num_threads(threads)
+    module, inputs = make(network, dropout)
+    began = time.perf_counter()
+    trained = ENGINES[engine](module)
+
+    def step() -> float:
+        loss = trained(*inputs)
+        loss.backward()
+        module.zero_grad()
+        return float(loss)
+
+    step()
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    print(time.perf_counter() - began, file=answers, flush=True)
+    for line in sys.stdin:
+        end = time.perf_counter() + float(line)
+        found = [timed(step)]
+        while time.perf_counter() < end:
+            found.append(timed(step))
+        print(*(t for t, _ in found), *(loss for _, loss in found), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
