@@ -6,6 +6,11 @@
 
 namespace backpass {
 
+bool holds_floats(const Type& type) {
+  if (type.element != nullptr) return holds_floats(*type.element);
+  return type.is_tensor() && is_float(type.dtype);
+}
+
 bool carries_gradient(const Value* v) { return v->type.is_tensor() && is_float(v->type.dtype); }
 
 bool reads_any(const Node& node, const ValueSet& values) {
@@ -23,12 +28,8 @@ namespace {
 
 bool is_complex(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
 
-/// Sequences and optionals have no gradients, but what goes through them must be noticed: their operators are refused
-/// instead of giving zeros. Complex numbers come and go by operators of PyTorch, which differentiate them.
-bool passes_on(const Type& type) {
-  if (type.element != nullptr) return passes_on(*type.element);
-  return type.is_tensor() && (is_float(type.dtype) || is_complex(type.dtype));
-}
+/// Complex numbers come and go by operators of PyTorch, which differentiate them.
+bool passes_on(const Type& type) { return holds_floats(type) || (type.is_tensor() && is_complex(type.dtype)); }
 
 /// What a node that PyTorch ran keeps for its gradient: that depends on its inputs, though it is but a number.
 bool is_context(const Value* v) {

@@ -10,7 +10,10 @@ namespace backpass {
 
 using ValueSet = std::set<const Value*>;
 
-/// Whether a value of this type can have a gradient.
+/// Whether a value of this type can have a gradient: a tensor of floats, or a sequence or an optional of such.
+bool holds_floats(const Type& type);
+
+/// Whether it is a tensor that can have a gradient.
 bool carries_gradient(const Value* v);
 
 bool reads_any(const Node& node, const ValueSet& values);

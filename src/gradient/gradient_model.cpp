@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "gradient/containers.hpp"
 #include "gradient/parameters.hpp"
 #include "gradient/reverse.hpp"
 #include "onnx_io/export.hpp"
@@ -20,6 +21,7 @@ struct Opened {
   std::vector<Value*> wrt;
   std::vector<Value*> outputs;
   std::vector<std::string> output_names;
+  std::vector<Type> declared;                      // types of the outputs as the model states them
   std::vector<std::pair<Value*, Tensor>> initial;  // inputs that were initializers
 };
 
@@ -40,6 +42,8 @@ void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& reque
     if (!is_named && (!request.outputs.empty() || !is_floating)) continue;
     opened.outputs.push_back(v);
     opened.output_names.push_back(name);
+    // What inference does not know of an output, the model may have stated.
+    if (v->type.is_tensor() && !v->type.shape) v->type.shape = onnx_io::to_type(proto.output[i].type, name).shape;
   }
   if (opened.outputs.empty())
     note(opened, "outputs: got none that hold floats, expected at least one to differentiate");
@@ -81,7 +85,8 @@ std::vector<Problem> all_problems(const Opened& opened, const GradientRequest& r
 std::vector<Value*> make_seeds(Opened& opened) {
   std::vector<Value*> seeds;
   for (std::size_t k = 0; k < opened.outputs.size(); ++k) {
-    Value* seed = opened.graph->add_value(opened.output_names[k] + "_grad", opened.outputs[k]->type);
+    const Type& type = gradient_type(opened.outputs[k]->type);
+    Value* seed = opened.graph->add_value(opened.output_names[k] + "_grad", type);
     opened.graph->inputs.push_back(seed);
     seeds.push_back(seed);
   }

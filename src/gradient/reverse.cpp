@@ -5,6 +5,7 @@
 #include <set>
 
 #include "gradient/activity.hpp"
+#include "gradient/containers.hpp"
 #include "gradient/rule.hpp"
 #include "ops/op.hpp"
 
@@ -49,8 +50,7 @@ class Reverse {
     Value* gradient = total(v);
     Builder b(graph_, nullptr, v->name + "_grad");
     if (gradient == nullptr) {
-      GradientContext g(b, nowhere_, {}, active_);
-      gradient = g.zeros_like(v);
+      gradient = filled_like(b, v, 0);
       claim(gradient, v->name + "_grad");
     } else if (named_after_[gradient] != v) {
       gradient = b.op("Identity", {gradient});
@@ -68,8 +68,7 @@ class Reverse {
       return one;
     }
     Builder b(graph_, nullptr, output->name + "_grad");
-    GradientContext g(b, nowhere_, {}, active_);
-    return g.op("Expand", {g.one(output), g.shape_of(output)});
+    return filled_like(b, output, 1);
   }
 
   void claim(Value* gradient, const std::string& name) { graph_.rename(gradient, name); }
@@ -83,7 +82,7 @@ class Reverse {
     if (parts.size() > 1) {
       for (std::size_t i = 0; i < parts.size(); ++i) name_once(parts[i], v, concat(name, "_", i));
       Builder b(graph_, nullptr, name);
-      Value* sum = b.op("Sum", parts);
+      Value* sum = sum_of(b, parts);
       sum->producer->name = "AccumulateGrad_" + name;
       parts = {sum};
     }
@@ -123,7 +122,8 @@ class Reverse {
 
   /// A gradient has the type of its value, whether or not inference could follow how it was computed.
   static void settle_type(const Node& node, const Value& value, Value& gradient) {
-    ensure(gradient.type.is_tensor() && gradient.type.dtype == value.type.dtype, shown(node), " gradient of '",
+    const Type& wanted = gradient_type(value.type);
+    ensure(gradient.type.kind == wanted.kind && gradient.type.dtype == wanted.dtype, shown(node), " gradient of '",
            value.name, "': got ", shown(gradient.type), ", expected ", shown(value.type));
     if (gradient.producer == nullptr || !value.type.shape) return;
     if (gradient.type.shape) {
@@ -134,7 +134,6 @@ class Reverse {
     gradient.type.shape = value.type.shape;
   }
 
-  const Node nowhere_;  // for gradients that no node asked for
   Graph& graph_;
   ValueSet active_;
   GradientOptions options_;
@@ -146,9 +145,9 @@ std::vector<Problem> problems_of(const Graph& graph, const ValueSet& active, std
                                  std::span<Value* const> wrt, const GradientOptions& options) {
   std::vector<Problem> problems;
   auto refuse = [&](const Value* v, std::string_view role) {
-    if (carries_gradient(v)) return;
-    problems.push_back({Problem::Kind::invalid, "", "",
-                        concat(role, " '", v->name, "': got ", v->type.str(), ", expected a tensor of floats")});
+    if (holds_floats(v->type)) return;
+    problems.push_back(
+        {Problem::Kind::invalid, "", "", concat(role, " '", v->name, "': got ", v->type.str(), ", expected floats")});
   };
   for (const Value* v : outputs) refuse(v, "differentiated output");
   for (const Value* v : wrt) refuse(v, "differentiation with respect to");

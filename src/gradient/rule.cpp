@@ -1,5 +1,7 @@
 #include "gradient/rule.hpp"
 
+#include "gradient/containers.hpp"
+
 namespace backpass {
 
 GradientContext::GradientContext(Builder& builder, const Node& n, std::vector<Value*> output_gradients,
@@ -144,7 +146,7 @@ Value* GradientContext::size_of(Value* a) {
   return op("Size", {a});
 }
 
-Value* GradientContext::zeros_like(Value* a) { return op("Expand", {number(0, a), shape_of(a)}); }
+Value* GradientContext::zeros_like(Value* a) { return filled_like(b, a, 0); }
 
 Value* GradientContext::reshape_like(Value* a, Value* like) {
   if (a->type.shape && like->type.shape && *a->type.shape == *like->type.shape) return a;
@@ -178,17 +180,23 @@ std::optional<std::vector<std::int64_t>> repeated_axes(const Shape& from, const 
 }  // namespace
 
 Value* GradientContext::reduce_like(Value* a, Value* like) {
-  const std::int64_t extra = rank(a) - rank(like);
-  ensure(extra >= 0, shown(node), " gradient: cannot sum ", shown(a->type), " to ", shown(like->type));
+  const bool knows_ranks = a->type.shape && like->type.shape;
   std::vector<std::int64_t> leading;
-  for (std::int64_t i = 0; i < extra; ++i) leading.push_back(i);
-  if (auto axes = repeated_axes(*a->type.shape, *like->type.shape)) {
-    return squeeze(sum(a, *std::move(axes), true), std::move(leading));
+  if (knows_ranks) {
+    const std::int64_t extra = rank(a) - rank(like);
+    ensure(extra >= 0, shown(node), " gradient: cannot sum ", shown(a->type), " to ", shown(like->type));
+    for (std::int64_t i = 0; i < extra; ++i) leading.push_back(i);
+    if (auto axes = repeated_axes(*a->type.shape, *like->type.shape)) {
+      return squeeze(sum(a, *std::move(axes), true), std::move(leading));
+    }
   }
   Value* shape = shape_of(like);
   Value* padded = shape;
-  if (extra > 0) {
-    padded = concat({b.ints(std::vector<std::int64_t>(static_cast<std::size_t>(extra), 1)), shape}, 0);
+  if (!knows_ranks) {
+    Value* extra = sub(op("Shape", {op("Shape", {a})}), op("Shape", {shape}));
+    padded = concat({op("Expand", {b.ints({1}), extra}), shape}, 0);
+  } else if (!leading.empty()) {
+    padded = concat({b.ints(std::vector<std::int64_t>(leading.size(), 1)), shape}, 0);
   }
   Value* axes = squeeze(op("NonZero", {equal(padded, b.integer(1))}), {0});
   Value* summed =

@@ -5,6 +5,7 @@
 
 #include "kernels/slices.hpp"
 #include "ops/op.hpp"
+#include "ops/sequence_rules.hpp"
 
 namespace backpass {
 namespace {
@@ -55,7 +56,8 @@ const Register concat_from_sequence{{.name = "ConcatFromSequence",
                                      .inputs = {1, 1},
                                      .types = {},
                                      .infer = infer,
-                                     .compute = compute}};
+                                     .compute = compute,
+                                     .gradient = concat_from_sequence_gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -8,9 +8,11 @@
 
 #include "gradient/activity.hpp"
 #include "gradient/body.hpp"
+#include "gradient/containers.hpp"
 #include "gradient/forward_output.hpp"
 #include "gradient/reverse.hpp"
 #include "graph/infer.hpp"
+#include "ops/backward_loop.hpp"
 
 namespace backpass {
 namespace {
@@ -73,7 +75,7 @@ class BackwardScan {
       reached_ = reached_from(body_, from);
       needed_ = needed_for(body_, to);
       for (const CarriedState& s : it_.states) {
-        if (!carries_gradient(s.before) || !carries_gradient(s.after)) continue;
+        if (!holds_floats(s.before->type) || !holds_floats(s.after->type)) continue;
         if (reached_.count(s.after) != 0) grows = from.insert(s.before).second || grows;
         if (needed_.count(s.before) != 0) grows = to.insert(s.after).second || grows;
       }
@@ -89,11 +91,11 @@ class BackwardScan {
     std::vector<Value*> wrt;
     auto arrives_at = [&](const Value* after) {
       outputs.push_back(copy_.of(after));
-      seeds_.push_back(back.add_value(after->name + "_grad", after->type));
+      seeds_.push_back(back.add_value(after->name + "_grad", gradient_type(after->type)));
       return seeds_.back();
     };
     for (const CarriedState& s : it_.states) {
-      if (!carries_gradient(s.before) || reached_.count(s.before) == 0 || needed_.count(s.after) == 0) continue;
+      if (!holds_floats(s.before->type) || reached_.count(s.before) == 0 || needed_.count(s.after) == 0) continue;
       states_.push_back(s);
       back_states_.push_back(arrives_at(s.after));
       wrt.push_back(copy_.of(s.before));
@@ -129,11 +131,11 @@ class BackwardScan {
     Builder b(*copy_.graph, nullptr, "sum");
     for (std::size_t i = 0; i < captures_.size(); ++i) {
       Value* inner = copy_.of(captures_[i].inner);
-      Value* sum = copy_.graph->add_value(inner->name + "_grad_sum", inner->type);
+      Value* sum = copy_.graph->add_value(inner->name + "_grad_sum", gradient_type(inner->type));
       back_states_.push_back(sum);
       copy_.graph->inputs.push_back(sum);
       Value*& gradient = gradients[states_.size() + i];
-      gradient = b.op("Add", {sum, gradient});
+      gradient = sum->type.is_tensor() ? b.op("Add", {sum, gradient}) : sum_of(b, {sum, gradient});
     }
   }
 
@@ -145,27 +147,42 @@ class BackwardScan {
     }
     std::erase_if(reads_, [&](const Read& r) { return used.count(r.inner) == 0; });
     for (const CarriedState& s : it_.states) {
-      if (used.count(copy_.of(s.before)) == 0) continue;
-      refuse_unkeepable(s);
-      reads_.push_back({copy_.of(s.before), keep(s.before)});
+      const bool is_used = used.count(copy_.of(s.before)) != 0;
+      const bool is_kept = is_used && can_be_kept(s);
+      if (is_kept) reads_.push_back({copy_.of(s.before), keep(s.before)});
+      replayed_.push_back(is_used && !is_kept ? copy_.of(s.before) : nullptr);
     }
     for (const SlicedTensor& r : it_.reads) {
       const bool gives_length = it_.number == nullptr && reads_.empty() && &r == &it_.reads.back();
       if (used.count(copy_.of(r.slice)) == 0 && !gives_length) continue;
       reads_.push_back({copy_.of(r.slice), g_.x(r.position), r.axis, 1 - r.reversed});
     }
-    if (it_.number != nullptr) reads_.push_back({copy_.of(it_.number), keep(it_.number)});
+    if (it_.number != nullptr) {
+      numbers_ = keep(it_.number);
+      reads_.push_back({copy_.of(it_.number), numbers_});
+    }
     complete_forward();
   }
 
-  /// What varies in ways only run time knows is found when the forward node stacks it.
-  void refuse_unkeepable(const CarriedState& s) const {
+  /// Whether the forward node can stack it. What varies in ways only run time knows is found when it does.
+  bool can_be_kept(const CarriedState& s) const {
     const Type& before = s.before->type;
-    if (before.is_tensor() && !changes_shape(before, s.after->type)) return;
+    if (before.is_tensor() && !changes_shape(before, s.after->type)) return true;
+    if (it_.number != nullptr) return false;
     fail<Unsupported>(g_.node.label(), " gradient: an iteration turns state '", s.before->name, "' from ", before.str(),
                       " into ", s.after->type.str(),
                       ", expected a tensor whose shape every iteration keeps; give it one extent and fill it piece by "
-                      "piece");
+                      "piece, or use a Loop");
+  }
+
+  /// Whether a Scan cannot carry what comes back.
+  bool needs_loop() const {
+    auto is_odd = [](const CarriedState& s) {
+      return !s.before->type.is_tensor() || changes_shape(s.before->type, s.after->type);
+    };
+    return std::any_of(states_.begin(), states_.end(), is_odd) ||
+           std::any_of(captures_.begin(), captures_.end(), [](const auto& c) { return !c.outer->type.is_tensor(); }) ||
+           std::any_of(replayed_.begin(), replayed_.end(), [](const Value* v) { return v != nullptr; });
   }
 
   /// Makes the forward node give what a value of its body is in each iteration, stacked along axis 0.
@@ -199,10 +216,26 @@ class BackwardScan {
     for (auto& [value, type] : known) value->type = std::move(type);
   }
 
+  /// What the states of the backward node begin with.
+  std::vector<Value*> initial_states() {
+    std::vector<Value*> initial;
+    for (const CarriedState& s : states_) initial.push_back(g_.dy(s.output));
+    for (const Capture& c : captures_) initial.push_back(g_.zeros_like(c.outer));
+    return initial;
+  }
+
+  void emit_loop() {
+    BackwardLoop loop(g_, it_, *copy_.graph, g_.extent(numbers_, 0));
+    for (const Read& r : reads_) loop.read(r.inner, r.outer);
+    if (std::any_of(replayed_.begin(), replayed_.end(), [](const Value* v) { return v != nullptr; })) {
+      loop.replay(body_, replayed_);
+    }
+    answer(loop.emit(std::move(copy_.graph), back_states_, initial_states()));
+  }
+
   void emit() {
-    std::vector<Value*> inputs;
-    for (const CarriedState& s : states_) inputs.push_back(g_.dy(s.output));
-    for (const Capture& c : captures_) inputs.push_back(g_.zeros_like(c.outer));
+    if (it_.number != nullptr && needs_loop()) return emit_loop();
+    std::vector<Value*> inputs = initial_states();
     copy_.graph->inputs = back_states_;
     std::vector<std::int64_t> in_axes;
     std::vector<std::int64_t> in_reversed;
@@ -270,6 +303,8 @@ class BackwardScan {
   std::vector<Capture> captures_;
   std::vector<SlicedTensor> slices_;
   std::vector<Value*> back_states_;  // inputs of the backward body
+  std::vector<Value*> replayed_;     // per state: what the differentiated body reads and nobody could keep
+  Value* numbers_ = nullptr;         // of all iterations, stacked
   std::vector<Read> reads_;
 };
 

@@ -4,11 +4,15 @@
 #include <utility>
 #include <variant>
 
+#include "gradient/rule.hpp"
 #include "kernels/slices.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
 namespace {
+
+/// The gradient of an optional is that of what it holds.
+void passed_on(GradientContext& g) { g.set(0, g.dy()); }
 
 void infer_optional(InferContext& c) {
   if (c.has_input(0)) {
@@ -31,7 +35,8 @@ const Register optional{{.name = "Optional",
                          .inputs = {0, 1},
                          .types = {},
                          .infer = infer_optional,
-                         .compute = make_optional}};
+                         .compute = make_optional,
+                         .gradient = passed_on}};
 
 void infer_get_element(InferContext& c) {
   const Type& type = c.type(0);
@@ -51,7 +56,8 @@ const Register optional_get_element{{.name = "OptionalGetElement",
                                      .inputs = {1, 1},
                                      .types = {},
                                      .infer = infer_get_element,
-                                     .compute = get_element}};
+                                     .compute = get_element,
+                                     .gradient = passed_on}};
 
 void has_element(ComputeContext& c) {
   c.outputs[0] = Tensor::from<bool>(DType::boolean, {}, std::array<bool, 1>{c.has_input(0)});

@@ -61,9 +61,13 @@ void infer_rank_only(InferContext& c) {
   c.set_shape(0, std::move(out));
 }
 
-/// Nothing has to be looked up in the input.
-bool is_complete(const std::vector<Dim>& target) {
-  return std::none_of(target.begin(), target.end(), [](const Dim& d) { return d.is_known() && d.value() <= 0; });
+/// What has to be looked up in an input of unknown shape only run time knows.
+Shape shape_without_input(InferContext& c, std::vector<Dim> target) {
+  const bool allow_zero = c.node.attr_int("allowzero", 0) != 0;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    if (target[i].is(-1) || (target[i].is(0) && !allow_zero)) target[i] = c.data_dependent(concat("reshape", i));
+  }
+  return target;
 }
 
 void infer(InferContext& c) {
@@ -71,7 +75,7 @@ void infer(InferContext& c) {
   c.require(c.dtype(1) == DType::int64, "shape: got ", name_of(c.dtype(1)), ", expected int64");
   auto target = movement::index_list(c, 1, "shape");
   if (!target) return infer_rank_only(c);
-  if (!c.knows_shape(0) && is_complete(*target)) return c.set_shape(0, *std::move(target));
+  if (!c.knows_shape(0)) return c.set_shape(0, shape_without_input(c, *std::move(target)));
   const Shape& in = c.shape(0);
   std::size_t unknown = 0;
   Shape out = requested_shape(c, *target, unknown);

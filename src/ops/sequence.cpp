@@ -6,6 +6,7 @@
 
 #include "kernels/slices.hpp"
 #include "ops/op.hpp"
+#include "ops/sequence_rules.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {
@@ -54,7 +55,8 @@ const Register sequence_construct{{.name = "SequenceConstruct",
                                    .inputs = {1, -1},
                                    .types = types::plain | types::strings | types::sub_bytes,
                                    .infer = infer_construct,
-                                   .compute = construct}};
+                                   .compute = construct,
+                                   .gradient = sequence_construct_gradient}};
 
 void infer_empty(InferContext& c) {
   const std::int64_t code = c.node.attr_int("dtype", static_cast<std::int64_t>(DType::float32));
@@ -89,7 +91,8 @@ const Register sequence_insert{{.name = "SequenceInsert",
                                 .inputs = {2, 3},
                                 .types = {},
                                 .infer = infer_insert,
-                                .compute = insert}};
+                                .compute = insert,
+                                .gradient = sequence_insert_gradient}};
 
 void infer_erase(InferContext& c) { c.set_type(0, Type::sequence(element_type(c, 0))); }
 
@@ -107,7 +110,8 @@ const Register sequence_erase{{.name = "SequenceErase",
                                .inputs = {1, 2},
                                .types = {},
                                .infer = infer_erase,
-                               .compute = erase}};
+                               .compute = erase,
+                               .gradient = sequence_erase_gradient}};
 
 void infer_at(InferContext& c) { c.set_type(0, element_type(c, 0)); }
 
@@ -122,7 +126,8 @@ const Register sequence_at{{.name = "SequenceAt",
                             .inputs = {2, 2},
                             .types = {},
                             .infer = infer_at,
-                            .compute = at}};
+                            .compute = at,
+                            .gradient = sequence_at_gradient}};
 
 void infer_length(InferContext& c) {
   element_type(c, 0);

@@ -4,6 +4,7 @@
 
 #include "kernels/slices.hpp"
 #include "ops/op.hpp"
+#include "ops/sequence_rules.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {
@@ -53,7 +54,9 @@ const Register sequence_map{{.name = "SequenceMap",
                              .outputs = {1, -1},
                              .types = {},
                              .infer = infer,
-                             .compute = compute}};
+                             .compute = compute,
+                             .gradient = sequence_map_gradient,
+                             .fused_gradient = sequence_map_fused_gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -6,6 +6,7 @@
 #include "kernels/slices.hpp"
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
+#include "ops/sequence_rules.hpp"
 
 namespace backpass {
 namespace {
@@ -69,7 +70,8 @@ const Register split_to_sequence{{.name = "SplitToSequence",
                                   .inputs = {1, 2},
                                   .types = types::movable,
                                   .infer = infer,
-                                  .compute = compute}};
+                                  .compute = compute,
+                                  .gradient = split_to_sequence_gradient}};
 
 }  // namespace
 }  // namespace backpass
