@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/attention.hpp"
+#include "kernels/attention_rows.hpp"
 
 namespace backpass {
 
@@ -44,15 +45,9 @@ class AttentionMask {
     std::fill(row + (end - keys.begin), row + (keys.end - keys.begin), none);
     const std::int64_t mask_row = b_ * t_.mask_strides.batch + h_ * t_.mask_strides.head + i * t_.mask_strides.row;
     if (t_.chosen_mask != nullptr) {
-      const bool* chosen = t_.chosen_mask + mask_row;
-      for (std::int64_t j = begin; j < end; ++j)
-        if (!chosen[j]) row[j - keys.begin] = none;
+      choose_scores(row + (begin - keys.begin), t_.chosen_mask + mask_row + begin, end - begin);
     } else if (t_.added_mask != nullptr) {
-      const T* added = t_.added_mask + mask_row;
-      for (std::int64_t j = begin; j < end; ++j) {
-        T& score = row[j - keys.begin];
-        score = added[j] == none ? none : score + added[j];
-      }
+      add_mask(row + (begin - keys.begin), t_.added_mask + mask_row + begin, end - begin);
     }
   }
 

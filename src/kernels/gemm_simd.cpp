@@ -61,7 +61,7 @@ HWY_NOINLINE void store_border(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::
   for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * panel, cols, c + i * ldc);
 }
 
-template <int Rows, class T>
+template <int Rows, bool kTransposed, class T>
 HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda, const T* HWY_RESTRICT b,
                        T* HWY_RESTRICT c, std::int64_t ldc, const T* bias, std::int64_t cols, const BlockEnd<T>& end) {
   const Tag<T> d;
@@ -77,7 +77,7 @@ HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda
     b += 2 * lanes;
 #pragma GCC unroll 6
     for (int i = 0; i < Rows; ++i) {
-      const V ai = hn::Set(d, a[i * lda + p]);
+      const V ai = hn::Set(d, kTransposed ? a[p * lda + i] : a[i * lda + p]);
       sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
       sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
     }
@@ -93,11 +93,16 @@ template <class T>
 using TileFunction = void (*)(std::int64_t, const T*, std::int64_t, const T*, T*, std::int64_t, const T*, std::int64_t,
                               const BlockEnd<T>&);
 
-template <class T>
+template <bool kTransposed, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  constexpr TileFunction<T> kTiles[] = {nullptr,    tile<1, T>, tile<2, T>, tile<3, T>,
-                                        tile<4, T>, tile<5, T>, tile<6, T>};
+  constexpr TileFunction<T> kTiles[] = {nullptr,
+                                        tile<1, kTransposed, T>,
+                                        tile<2, kTransposed, T>,
+                                        tile<3, kTransposed, T>,
+                                        tile<4, kTransposed, T>,
+                                        tile<5, kTransposed, T>,
+                                        tile<6, kTransposed, T>};
   // Rows are dealt out evenly: 8 as 4 + 4, not 6 + 2, since a tile of few rows does not fill the multipliers.
   const std::int64_t tiles = (m + kRows - 1) / kRows;
   const std::int64_t small = tiles == 0 ? 0 : m / tiles;
@@ -109,7 +114,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::i
     std::int64_t i = 0;
     for (std::int64_t t = 0; t < tiles; ++t) {
       const std::int64_t rows = small + (t < large_tiles ? 1 : 0);
-      kTiles[rows](k, a + i * lda, lda, b, c + i * ldc + j, ldc, bias, cols, end);
+      kTiles[rows](k, a + (kTransposed ? i : i * lda), lda, b, c + i * ldc + j, ldc, bias, cols, end);
       i += rows;
     }
   }
@@ -156,7 +161,7 @@ void pack(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int6
 
 template <class T>
 GemmKernels<T> table() {
-  return {static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>())), kRows, multiply<T>, pack<T>};
+  return {static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>())), kRows, multiply<false, T>, multiply<true, T>, pack<T>};
 }
 
 GemmKernels<float> table_float() { return table<float>(); }

@@ -26,6 +26,11 @@ struct GemmKernels {
   void (*multiply)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
                    std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 
+  /// The same for A stored as [k, m], `lda` elements from row to row. Worth while where copying it the other way round
+  /// is not: for few columns.
+  void (*multiply_transposed)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
+                              std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
+
   /// Stores k rows and n columns of B as panels; B is row-major [k, n], or [n, k] when `transposed`.
   void (*pack)(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out,
                std::int64_t out_stride);

@@ -8,10 +8,9 @@
 #include "kernels/simd.hpp"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/softmax_step.cpp"
-#include "hwy/foreach_target.h"
-// clang-format off
-#include "kernels/tile_math.hpp"
-// clang-format on
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/simd_math-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass::HWY_NAMESPACE {
@@ -36,7 +35,7 @@ float exp_and_sum(float* x, std::size_t count, float shift) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto s = hn::Set(d, shift);
-  auto exp = [&](auto v) { return math::exp(d, hn::Sub(v, s)); };
+  auto exp = [&](auto v) HWY_ATTR { return exp_of_negative(d, hn::Sub(v, s)); };
   auto sum = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {

@@ -1,0 +1,21 @@
+// Steps of attention over one row of scores.
+#pragma once
+
+#include <cstdint>
+
+namespace backpass {
+
+/// scores[j] += added[j]; where that is -inf, the result is -inf whatever the score was.
+void add_mask(float* scores, const float* added, std::int64_t count);
+void add_mask(double* scores, const double* added, std::int64_t count);
+
+/// scores[j] = -inf where chosen[j] is false.
+void choose_scores(float* scores, const bool* chosen, std::int64_t count);
+void choose_scores(double* scores, const bool* chosen, std::int64_t count);
+
+/// The gradient of scores from that of their softmax, in place: slope = p * (slope - sum(p * slope)) with
+/// p = weights * factor.
+void score_gradient(const float* weights, float factor, float* slope, std::int64_t count);
+void score_gradient(const double* weights, double factor, double* slope, std::int64_t count);
+
+}  // namespace backpass
