@@ -71,8 +71,9 @@ class Value(str):
 class GraphBuilder:
     """Collects one ONNX graph."""
 
-    def __init__(self, target_opset: int = 23, *, stop_gradient: bool = True) -> None:
+    def __init__(self, target_opset: int = 23, *, fixed_opset: bool = False, stop_gradient: bool = True) -> None:
         self.opset = target_opset
+        self._fixed_opset = fixed_opset
         self.stop_gradient_kept = stop_gradient
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
@@ -94,6 +95,12 @@ class GraphBuilder:
 
     def reserve(self, name: str) -> None:
         self._names.add(name)
+
+    def require_opset(self, version: int) -> None:
+        """Raises the model's opset to one that has an operator, unless the user chose one."""
+        if self.opset < version and self._fixed_opset:
+            raise NoLoweringError(f"needs opset {version}")
+        self.opset = self.domains[""] = max(self.opset, version)
 
     # ---- nodes
     @overload

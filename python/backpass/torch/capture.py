@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass.torch import marks
+from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
 from backpass.torch.table import training_table
 
@@ -47,9 +48,10 @@ def capture(
     *,
     dynamic: bool = False,
     dynamic_shapes: Any = None,
+    dispatcher: Dispatcher | None = None,
 ) -> Captured:
     """Captures a module in the mode it is in; changes nothing about it, nor about torch's random state."""
-    kwargs = kwargs or {}
+    args, kwargs = _distinct(module, args, kwargs or {})
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
     started = time.perf_counter()
@@ -57,8 +59,9 @@ def capture(
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
         marks.mark_stop_gradient(program.graph_module)
+        marks.write_instance_statistics(program.graph_module)
         with marks.transparent_functions():
-            program = program.run_decompositions(training_table())
+            program = program.run_decompositions(training_table(dispatcher or Dispatcher()))
     result = Captured(
         program.graph_module,
         _inputs(program, module),
@@ -72,18 +75,52 @@ def capture(
     return result
 
 
+def _distinct(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """One tensor given twice, or given although the module holds it, would be captured as one input for good."""
+    seen = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    def apart(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in seen:
+            value = value.detach().clone().requires_grad_(value.requires_grad)
+        seen.add(id(value))
+        return value
+
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(apart, (args, kwargs))
+    return found
+
+
 def _program(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[torch.export.ExportedProgram, bool]:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        try:
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), False
-        except GuardOnDataDependentSymNode:
-            program = torch.export.draft_export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-            marks.drop_asserts(program.graph_module)
-            return program, True
+    try:
+        return _exported(module, args, kwargs, dynamic_shapes), False
+    except GuardOnDataDependentSymNode:
+        program = torch.export.draft_export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        marks.drop_asserts(program.graph_module)
+        return program, True
+
+
+def _exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> torch.export.ExportedProgram:
+    """An example extent of 1 stays symbolic if possible; some broadcasts are only understood when it does not."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except GuardOnDataDependentSymNode:
+        raise
+    except Exception:
+        if dynamic_shapes is None:
+            raise
+    return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
 def automatic_shapes(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -186,7 +223,8 @@ def _quiet() -> Iterator[None]:
     try:
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        nothing = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -54,7 +54,7 @@ def _traced(function: Callable[..., Any], examples: list[Any], name: str) -> fx.
     mode = modes[0] if modes else FakeTensorMode()
     try:
         with torch.no_grad(), mode:
-            return make_fx(function, tracing_mode="real")(*examples)
+            return make_fx(torch.func.functionalize(function), tracing_mode="real")(*examples)
     except Exception as error:  # whatever torch raises inside a decomposition only means that there is none
         raise NoLoweringError(f"no lowering, and torch's decomposition fails: {error}") from error
 

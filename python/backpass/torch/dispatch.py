@@ -85,6 +85,10 @@ class Dispatcher:
             return None
         return self._table.get(next(names_of(target)))
 
+    def names(self) -> frozenset[str]:
+        """Qualified names of all operators with a lowering."""
+        return frozenset(self._table)
+
     def __contains__(self, target: Any) -> bool:
         return self.find(target) is not None
 

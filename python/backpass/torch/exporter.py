@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx
@@ -76,20 +77,19 @@ class Lowerer:
         return self._with_meta(self._lower(node, args, kwargs), meta)
 
     def _lower(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        mark = self.b.mark()
-        lowering, reason = self.dispatcher.find(node.target), "no lowering"
+        """By its lowering, else by torch's decomposition, else by torch itself."""
+        lowering = self.dispatcher.find(node.target)
+        reason = ""
+        attempts: list[Callable[[], Any]] = [partial(self._decomposed, node, args, kwargs)]
         if lowering is not None:
+            attempts.insert(0, partial(lowering, self.b, node, *args, **kwargs))
+        for attempt in attempts:
+            mark = self.b.mark()
             try:
-                return lowering(self.b, node, *args, **kwargs)
+                return attempt()
             except NoLoweringError as error:
                 self.b.rollback(mark)
-                reason = str(error)
-        else:
-            try:
-                return self._decomposed(node, args, kwargs)
-            except NoLoweringError as error:
-                self.b.rollback(mark)
-                reason = str(error) or reason
+                reason = "; ".join(filter(None, (reason, str(error))))
         return self._hand_over(node, args, kwargs, reason)
 
     def _decomposed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -148,7 +148,8 @@ def export_graph(
     by default all are the user's. ``stop_gradient=False`` writes Identity for the marks that only Backpass knows.
     """
     started = time.perf_counter()
-    builder = GraphBuilder(_checked_opset(target_opset), stop_gradient=stop_gradient)
+    opset = _checked_opset(target_opset)
+    builder = GraphBuilder(opset, fixed_opset=target_opset is not None, stop_gradient=stop_gradient)
     lowerer = Lowerer(builder, dispatcher or Dispatcher(), lambda target: decompose.attribute(module, target))
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     specs = list(inputs) if inputs is not None else _default_inputs(placeholders)
@@ -156,7 +157,8 @@ def export_graph(
     results = lowerer.run(module.graph, env)
     results = list(results) if isinstance(results, tuple | list) else [results]
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
-    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, [s.name for s in used])
+    passed = _passed_through(module.graph, [s.name for s in used], env)
+    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed)
     exported = ExportedModel(
         proto=builder.model(infos, output_infos, name),
         inputs=used,
@@ -241,15 +243,17 @@ def _declare_outputs(
     builder: GraphBuilder,
     results: Sequence[Any],
     kinds: Sequence[tuple[str, Any]],
-    input_names: Sequence[str],
+    passed: Sequence[int | None],
 ) -> tuple[list[OutputSpec], list[Slot], list[Any]]:
     specs: list[OutputSpec] = []
     template: list[Slot] = []
     infos: list[Any] = []
     places: dict[str, int] = {}
 
+    made = {name for node in builder.nodes for name in node.output}
+
     def add(value: Value, kind: str, target: Any) -> int:
-        if value in places or value in input_names or value in builder.initializers:
+        if value in places or value not in made:
             builder.scope("output")
             value = builder.identity(value)
         places[value] = len(specs)
@@ -259,7 +263,7 @@ def _declare_outputs(
         infos.append(builder.value_info(value, value.dtype, value.shape))
         return places[value]
 
-    for result, (kind, target) in zip(results, kinds, strict=True):
+    for result, (kind, target), source in zip(results, kinds, passed, strict=True):
         if kind != "user":
             add(result, kind, target)
         elif isinstance(result, Symbolic) and not _is_number(result):
@@ -267,13 +271,21 @@ def _declare_outputs(
             template.append(Slot("output", add(builder.symbols.number(result), kind, target), symint=True))
         elif not isinstance(result, Value):
             template.append(Slot("constant", value=_number(result)))
-        elif result in input_names:
-            template.append(Slot("input", list(input_names).index(result)))
+        elif source is not None:
+            template.append(Slot("input", source))
         elif result in places and specs[places[result]].kind == "user":
             template.append(Slot("output", places[result]))
         else:
             template.append(Slot("output", add(result, kind, target)))
     return specs, template, infos
+
+
+def _passed_through(graph: fx.Graph, inputs: Sequence[str], env: Mapping[fx.Node, Any]) -> list[int | None]:
+    """For each result, which input it is. A copy of an input is not: the user may change one of the two."""
+    (results,) = graph.output_node().args
+    places = {name: i for i, name in enumerate(inputs)}
+    listed = results if isinstance(results, tuple | list) else [results]
+    return [places.get(str(env[r])) if isinstance(r, fx.Node) and r.op == "placeholder" else None for r in listed]
 
 
 def _is_number(value: Any) -> bool:
@@ -302,7 +314,10 @@ def export_module(
     ``dynamic``: every extent of every tensor argument may vary, except those the module itself needs fixed;
     ``dynamic_shapes``: which ones, in torch.export's form. Nothing about the module changes.
     """
-    captured = capture(module, tuple(args), dict(kwargs or {}), dynamic=dynamic, dynamic_shapes=dynamic_shapes)
+    dispatcher = dispatcher or Dispatcher()
+    captured = capture(
+        module, tuple(args), dict(kwargs or {}), dynamic=dynamic, dynamic_shapes=dynamic_shapes, dispatcher=dispatcher
+    )
     exported = export_graph(
         captured.graph_module,
         captured.inputs,

@@ -46,6 +46,42 @@ def _mark_result(graph: fx.Graph, node: fx.Node) -> None:
     node.replace_all_uses_with(marked, delete_user_cb=lambda user: user is not marked)
 
 
+def write_instance_statistics(module: fx.GraphModule) -> None:
+    """instance_norm changes its running statistics without saying so, and torch.export loses that: written out here."""
+    aten = torch.ops.aten
+    for node in list(module.graph.nodes):
+        if node.target is not aten.instance_norm.default or not node.args[5] or node.args[3] is None:
+            continue
+        x, mean, variance, momentum = node.args[0], node.args[3], node.args[4], node.args[6]
+        spatial = list(range(2, x.meta["val"].dim()))
+        with module.graph.inserting_after(node):
+            for buffer, statistic in ((variance, aten.var.correction), (mean, aten.mean.dim)):
+                settings = {"correction": 1} if statistic is aten.var.correction else {}
+                _write_statistic(module.graph, x, buffer, (statistic, spatial, settings), momentum)
+        node.update_arg(3, None)
+        node.update_arg(4, None)
+    module.recompile()
+
+
+def _write_statistic(graph: fx.Graph, x: fx.Node, buffer: fx.Node, how: Any, momentum: float) -> None:
+    aten = torch.ops.aten
+    statistic, spatial, settings = how
+    detached = graph.call_function(torch.ops.backpass.stop_gradient.default, (x,))
+    steps = [detached]
+
+    def then(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        with graph.inserting_after(steps[-1]):
+            steps.append(graph.call_function(target, args, kwargs))
+        return steps[-1]
+
+    each = then(statistic, detached, spatial, **settings)
+    batch = then(aten.mean.dim, each, [0])
+    moved = then(aten.mul.Tensor, batch, momentum)
+    kept = then(aten.mul.Tensor, buffer, 1 - momentum)
+    new = then(aten.add.Tensor, kept, moved)
+    then(aten.copy_.default, buffer, new)
+
+
 def drop_asserts(module: fx.GraphModule) -> None:
     """draft_export writes the example's branch decisions down as assertions, which other data may break."""
     for node in reversed(list(module.graph.nodes)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from backpass.torch import Slot, export_module
-from exporter_check import check_values
+from exporter_check import Function, check_values, run
 
 
 class Tied(torch.nn.Module):
@@ -39,6 +39,13 @@ def test_arguments_that_are_not_tensors_are_remembered() -> None:
     module = Tied()
     exported = export_module(module, (torch.randn(2, 4), 3.0))
     assert [(s.target, s.value) for s in exported.python_inputs] == [(1, 3.0)]
+
+
+def test_the_same_tensor_given_twice_is_two_inputs() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    exported = check_values(lambda a, b: a - 2 * b, (x, x))
+    result, _ = run(exported, Function(None), (x, y))
+    assert torch.allclose(result, x - 2 * y)
 
 
 def test_capture_leaves_module_and_random_state_alone() -> None:

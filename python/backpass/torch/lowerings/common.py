@@ -105,6 +105,13 @@ def same_shape(x: Sequence[Dim], y: Sequence[Dim]) -> bool:
     return len(x) == len(y) and all(same_extent(i, j) for i, j in zip(x, y, strict=True))
 
 
+def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape these broadcast to: of extents that may be 1 or not, those that are not known to be 1 count."""
+    rank = max(len(s) for s in shapes)
+    padded = [(*[1] * (rank - len(s)), *s) for s in shapes]
+    return tuple(next((d for d in extents if not is_one(d)), 1) for extents in zip(*padded, strict=True))
+
+
 def is_one(extent: Dim) -> bool:
     return isinstance(extent, int) and extent == 1
 
@@ -116,11 +123,12 @@ def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
         return x
     known = x.shape or ()
     wanted: list[Dim] = list(shape)
-    if not any(isinstance(d, int) and d == 0 for d in shape):
+    empty = any(isinstance(d, int) and d == 0 for d in shape)
+    if not empty:
         for i, extent in enumerate(shape):
             if not isinstance(extent, int) and i < len(known) and same_extent(known[i], extent):
                 wanted[i] = 0
-    return b.op("Reshape", x, b.sizes(wanted), dtype=x.dtype, shape=shape)
+    return b.op("Reshape", x, b.sizes(wanted), allowzero=1 if empty else None, dtype=x.dtype, shape=shape)
 
 
 def expand(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:

@@ -175,11 +175,10 @@ def same(b: GraphBuilder, node: fx.Node, x: Value, *_: Any, **__: Any) -> Value:
 
 
 @lowers(aten.copy.default)
-def copy(b: GraphBuilder, node: fx.Node, x: Value, source: Value, *_: Any, **__: Any) -> Value:
-    """`source`, as the type and shape of what it is written over."""
-    common.refuse_complex(x)
+def copy(b: GraphBuilder, node: fx.Node, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    """The source in the shape and element type of x."""
     common.refuse_complex(source)
-    return common.expand(b, b.cast(source, b.dtype_of(x)), b.shape_of(x))
+    return common.expand(b, b.cast(source, meta(node).dtype), meta(node).shape)
 
 
 @lowers(aten.detach.default, "backpass::stop_gradient")
@@ -212,3 +211,32 @@ def _rolled(b: GraphBuilder, x: Value, axis: int, shift: Dim) -> Value:
         at = (extent - shift) % extent
         head, tail = sliced(b, x, axis, at, END), sliced(b, x, axis, 0, at)
     return b.op("Concat", head, tail, axis=axis, dtype=x.dtype, shape=x.shape)
+
+
+@lowers(aten.unfold.default)
+def unfold(b: GraphBuilder, node: fx.Node, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows along an axis, their elements on a new last axis."""
+    if x.rank == 0:
+        raise NoLoweringError("a number")
+    axis = axis_of(dim, x.rank)
+    count = meta(node).shape[axis]
+    starts = b.op("Range", b.size(0), b.size(count * step), b.size(step), dtype=torch.int64, shape=(count,))
+    places = b.op("Add", common.unsqueeze(b, starts, 1), b.constant(torch.arange(size)), dtype=torch.int64)
+    windows = b.op("Gather", x, places, axis=axis)
+    order = [a for a in range(x.rank + 1) if a != axis + 1]
+    return common.transpose(b, Value(windows, x.dtype), [*order, axis + 1])
+
+
+@lowers(aten.diagonal.default, aten.diagonal_copy.default)
+def diagonal(b: GraphBuilder, node: fx.Node, x: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
+    """The two axes as one, of which every (columns + 1)-th element is picked."""
+    pair = [axis_of(first, x.rank), axis_of(second, x.rank)]
+    rest = [a for a in range(x.rank) if a not in pair]
+    x = common.transpose(b, x, [*rest, *pair])
+    rows, columns = b.shape_of(x)[-2:]
+    flat = common.reshape(b, x, [*b.shape_of(x)[:-2], rows * columns])
+    start = offset if offset >= 0 else -offset * columns
+    count = meta(node).shape[-1]
+    last = start + count * (columns + 1)
+    places = b.op("Range", b.size(start), b.size(last), b.size(columns + 1), dtype=torch.int64)
+    return b.op("Gather", flat, places, axis=len(rest), dtype=x.dtype)

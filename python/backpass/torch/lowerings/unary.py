@@ -7,7 +7,7 @@ import math
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings.arithmetic import truncated
 from backpass.torch.lowerings.common import FLOATS, refuse_complex, result_type
@@ -122,9 +122,34 @@ def exp2(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     return b.op("Exp", b.op("Mul", b.cast(x, dtype), b.constant(math.log(2), dtype)), dtype=dtype)
 
 
-@lowers(aten.erfc.default)
-def erfc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    raise NoLoweringError("1 - erf(x) loses all digits for large x")
+def _near_zero(b: GraphBuilder, x: Value) -> tuple[Value, Value, Value]:
+    """Whether |x| < 1, x where that holds (else 0), x where it does not (else 1)."""
+    one = b.constant(1, x.dtype)
+    near = b.op("Less", b.op("Abs", x), one)
+    return near, b.op("Where", near, x, b.constant(0, x.dtype)), b.op("Where", near, one, x)
+
+
+@lowers(aten.log1p.default)
+def log1p(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    """2 atanh(x / (x + 2)) near 0, where 1 + x would lose the digits of x."""
+    refuse_complex(x)
+    dtype = result_type(node)
+    near, small, large = _near_zero(b, b.cast(x, dtype))
+    ratio = b.op("Div", small, b.op("Add", small, b.constant(2, dtype)))
+    fine = b.op("Mul", b.op("Atanh", ratio), b.constant(2, dtype))
+    return b.op("Where", near, fine, b.op("Log", b.op("Add", large, b.constant(1, dtype))), dtype=dtype)
+
+
+@lowers(aten.expm1.default)
+def expm1(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    """2 t / (1 - t) with t = tanh(x / 2) near 0, where e^x - 1 would lose the digits of x."""
+    refuse_complex(x)
+    dtype = result_type(node)
+    near, small, large = _near_zero(b, b.cast(x, dtype))
+    one, two = b.constant(1, dtype), b.constant(2, dtype)
+    half = b.op("Tanh", b.op("Div", small, two))
+    fine = b.op("Div", b.op("Mul", half, two), b.op("Sub", one, half))
+    return b.op("Where", near, fine, b.op("Sub", b.op("Exp", large), one), dtype=dtype)
 
 
 @lowers(aten.isnan.default)

@@ -1,0 +1,175 @@
+"""Activations and softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings import common
+from backpass.torch.lowerings.common import FLOATS, axis_of, refuse_complex, result_type
+
+aten = torch.ops.aten
+
+
+@lowers(aten.relu.default)
+def relu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    if x.dtype == torch.bool:
+        return x
+    if x.dtype not in FLOATS:
+        return b.op("Max", x, b.constant(0, x.dtype), dtype=x.dtype)
+    return b.op("Relu", x, dtype=x.dtype)
+
+
+@lowers(aten.gelu.default)
+def gelu(b: GraphBuilder, node: fx.Node, x: Value, approximate: str = "none") -> Value:
+    if b.opset >= 20:
+        return b.op("Gelu", x, approximate=approximate, dtype=x.dtype)
+    half, one = b.constant(0.5, x.dtype), b.constant(1.0, x.dtype)
+    if approximate == "tanh":
+        cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), b.constant(0.044715, x.dtype))
+        inner = b.op("Mul", b.op("Add", x, cube), b.constant(math.sqrt(2 / math.pi), x.dtype))
+        share = b.op("Tanh", inner)
+    else:
+        share = b.op("Erf", b.op("Mul", x, b.constant(math.sqrt(0.5), x.dtype)))
+    return b.op("Mul", b.op("Mul", x, half), b.op("Add", share, one), dtype=x.dtype)
+
+
+@lowers(aten.silu.default)
+def silu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("Mul", x, b.op("Sigmoid", x), dtype=x.dtype)
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(b: GraphBuilder, node: fx.Node, x: Value, slope: float = 0.01) -> Value:
+    return b.op("LeakyRelu", x, alpha=float(slope), dtype=x.dtype)
+
+
+@lowers(aten.elu.default)
+def elu(
+    b: GraphBuilder, node: fx.Node, x: Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1
+) -> Value:
+    if input_scale != 1:
+        raise NoLoweringError("an input scale")
+    result = b.op("Elu", x, alpha=float(alpha), dtype=x.dtype)  # type: ignore[arg-type]
+    return result if scale == 1 else b.op("Mul", result, b.scalar(scale, b.dtype_of(x)), dtype=x.dtype)
+
+
+@lowers(aten.selu.default)
+def selu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("Selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805, dtype=x.dtype)
+
+
+@lowers(aten.celu.default)
+def celu(b: GraphBuilder, node: fx.Node, x: Value, alpha: float = 1.0) -> Value:
+    return b.op("Celu", x, alpha=float(alpha), dtype=x.dtype)
+
+
+@lowers(aten.softplus.default)
+def softplus(b: GraphBuilder, node: fx.Node, x: Value, beta: Scalar = 1, threshold: Scalar = 20) -> Value:
+    """ln(1 + e^(beta x)) / beta; x itself beyond the threshold, as torch does."""
+    dtype = b.dtype_of(x)
+    scaled = x if beta == 1 else b.op("Mul", x, b.scalar(beta, dtype))
+    soft = b.op("Softplus", scaled, dtype=dtype)
+    soft = soft if beta == 1 else b.op("Div", soft, b.scalar(beta, dtype))
+    if threshold >= 20 and dtype != torch.float64:  # type: ignore[operator]
+        return soft  # equal there in these types
+    return b.op("Where", b.op("Greater", scaled, b.scalar(threshold, dtype)), x, soft, dtype=dtype)
+
+
+@lowers(aten.log_sigmoid.default)
+def log_sigmoid(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("Neg", b.op("Softplus", b.op("Neg", x)), dtype=x.dtype)
+
+
+@lowers(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(b: GraphBuilder, node: fx.Node, x: Value) -> tuple[Value, Value]:
+    return log_sigmoid(b, node, x), common.filled(b, node.meta["val"][1].shape, 0, b.dtype_of(x))
+
+
+@lowers(aten.hardtanh.default)
+def hardtanh(b: GraphBuilder, node: fx.Node, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
+    dtype = b.dtype_of(x)
+    return b.op("Clip", x, b.scalar(low, dtype), b.scalar(high, dtype), dtype=dtype)
+
+
+@lowers(aten.relu6.default)
+def relu6(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return hardtanh(b, node, x, 0, 6)
+
+
+@lowers(aten.hardsigmoid.default)
+def hardsigmoid(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("HardSigmoid", x, alpha=1 / 6, beta=0.5, dtype=x.dtype)
+
+
+@lowers(aten.hardswish.default)
+def hardswish(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("HardSwish", x, dtype=x.dtype)
+
+
+@lowers(aten.mish.default)
+def mish(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    return b.op("Mish", x, dtype=x.dtype)
+
+
+@lowers(aten.threshold.default)
+def threshold(b: GraphBuilder, node: fx.Node, x: Value, limit: Scalar, value: Scalar) -> Value:
+    dtype = b.dtype_of(x)
+    return b.op("Where", b.op("Greater", x, b.scalar(limit, dtype)), x, b.scalar(value, dtype), dtype=dtype)
+
+
+@lowers(aten.prelu.default, aten._prelu_kernel.default)
+def prelu(b: GraphBuilder, node: fx.Node, x: Value, weight: Value) -> Value:
+    """The slope of each channel (axis 1)."""
+    if weight.rank == 1 and x.rank > 2:
+        weight = common.reshape(b, weight, [*b.shape_of(weight), *[1] * (x.rank - 2)])
+    elif weight.rank == 1 and x.rank == 0:
+        weight = common.reshape(b, weight, [])
+    return b.op("PRelu", x, weight, dtype=x.dtype)
+
+
+@lowers(aten.glu.default)
+def glu(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1) -> Value:
+    axis = axis_of(dim, x.rank)
+    half = b.shape_of(x)[axis] // 2
+    first, second = b.op("Split", x, b.sizes([half, half]), axis=axis, outputs=2)
+    return b.op("Mul", first, b.op("Sigmoid", second), dtype=x.dtype)
+
+
+def normalised(b: GraphBuilder, node: fx.Node, op: str, x: Value, axis: int) -> Value:
+    refuse_complex(x)
+    dtype = result_type(node)
+    x = b.cast(x, dtype)
+    if x.rank == 0:
+        return common.squeeze(b, b.op(op, common.unsqueeze(b, x, 0), axis=0, dtype=dtype, shape=(1,)), 0)
+    return b.op(op, x, axis=axis_of(axis, x.rank), dtype=dtype, shape=x.shape)
+
+
+@lowers(aten.softmax.int, aten._softmax.default)
+def softmax(b: GraphBuilder, node: fx.Node, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    return normalised(b, node, "Softmax", x, dim)
+
+
+@lowers(aten.log_softmax.int, aten._log_softmax.default)
+def log_softmax(b: GraphBuilder, node: fx.Node, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    return normalised(b, node, "LogSoftmax", x, dim)
+
+
+@lowers(aten._safe_softmax.default)
+def safe_softmax(b: GraphBuilder, node: fx.Node, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    """Rows that are all minus infinity become zeros."""
+    return safe(b, b.cast(x, result_type(node)), axis_of(dim, x.rank))
+
+
+def safe(b: GraphBuilder, x: Value, axis: int) -> Value:
+    """Softmax along an axis, 0 where a whole row is minus infinity."""
+    dtype, zero = b.dtype_of(x), b.constant(0, x.dtype)
+    largest = b.op("ReduceMax", b.stop_gradient(x), b.constant([axis], torch.int64), keepdims=1)
+    dead = b.op("Equal", largest, b.constant(-math.inf, dtype))
+    shares = b.op("Softmax", b.op("Where", dead, zero, x), axis=axis, dtype=dtype, shape=x.shape)
+    return b.op("Where", dead, zero, shares, dtype=dtype, shape=x.shape)
