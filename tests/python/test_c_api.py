@@ -1,0 +1,285 @@
+"""The C interface through ctypes: every function of the header, what it gives, and what it says when misused."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from backpass import _core, artifacts
+from backpass.api import CheckpointState, Module, Optimizer
+from onnx import numpy_helper, parser
+
+HEADER = Path(__file__).parents[2] / "include/backpass/backpass.h"
+LIBRARY = Path(_core.__file__).parent / "libbackpass.so"
+
+
+def declared() -> dict[str, tuple[str, list[str]]]:
+    """Result and parameters of every function in the header."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    found = re.findall(r"BP_API\s+([\w\s]+?[\s*]+)(bp_\w+)\(([^)]*)\);", text)
+    return {
+        name: (kind.strip(), [] if p.strip() == "void" else [a.strip() for a in p.split(",")])
+        for kind, name, p in found
+    }
+
+
+def c_type(parameter: str) -> Any:
+    if "*" in parameter:
+        return ctypes.c_void_p
+    kinds = {"size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
+    return kinds.get(parameter.split()[0], ctypes.c_int)
+
+
+class Library:
+    """The functions by name; anything but success raises with the message. Remembers what was called."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+        self.called: set[str] = set()
+        for name, (kind, parameters) in declared().items():
+            function = getattr(self._library, name)
+            function.argtypes = [c_type(p) for p in parameters]
+            function.restype = {"BpStatus": ctypes.c_int, "const char*": ctypes.c_char_p}.get(kind)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._library, f"bp_{name}")
+
+        def call(*arguments: Any) -> Any:
+            self.called.add(f"bp_{name}")
+            result = function(*arguments)
+            if function.restype is ctypes.c_int and result != 0:
+                raise RuntimeError(f"{result}: {self._library.bp_last_error().decode()}")
+            return result
+
+        return call
+
+    def get(self, name: str, kind: Any, *arguments: Any) -> Any:
+        """The value a function writes to its last parameter."""
+        value = kind()
+        getattr(self, name)(*arguments, ctypes.byref(value))
+        return value if kind is ctypes.c_void_p else value.value
+
+    def tensor(self, array: np.ndarray) -> Any:
+        code = {"float32": 1, "int64": 7}[array.dtype.name]
+        dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+        return self.get("create_tensor", ctypes.c_void_p, code, dims, array.ndim, array.ctypes.data)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """A view of a float32 tensor."""
+        assert self.get("tensor_dtype", ctypes.c_int, tensor) == 1
+        dims, rank = ctypes.POINTER(ctypes.c_int64)(), ctypes.c_size_t()
+        self.tensor_shape(tensor, ctypes.byref(dims), ctypes.byref(rank))
+        shape = [dims[i] for i in range(rank.value)]
+        size = self.get("tensor_size", ctypes.c_int64, tensor)
+        assert size == int(np.prod(shape))
+        data = self.get("tensor_data", ctypes.c_void_p, tensor)
+        return np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(ctypes.c_float)), (size,)).reshape(shape)
+
+    def run_with(self, name: str, session: Any, inputs: list[Any], count: int) -> list[Any]:
+        given = (ctypes.c_void_p * len(inputs))(*(t.value for t in inputs))
+        outputs = (ctypes.c_void_p * count)()
+        getattr(self, name)(session, given, len(inputs), outputs, count)
+        return [ctypes.c_void_p(o) for o in outputs]
+
+    def names(self, kind: str, session: Any) -> list[str]:
+        count = self.get(f"get_{kind}_count", ctypes.c_size_t, session)
+        return [self.get(f"get_{kind}_name", ctypes.c_char_p, session, i).decode() for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("c")
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y)
+    { h = MatMul(x, w) y = Add(h, b) }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 3)), ("b", 3)):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    onnx.save(model, made / "forward.onnx")
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["w"],
+        frozen_params=["b"],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=made,
+    )
+    return made
+
+
+X = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 3, 5)
+
+
+def by_python(folder: Path, steps: int) -> tuple[list[float], float, np.ndarray]:
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    optimizer.set_learning_rate(0.125)
+    losses = []
+    for _ in range(steps):
+        losses.append(float(module(X, LABELS)))
+        optimizer.step()
+        module.lazy_reset_grad()
+    return losses, float(module.eval()(X, LABELS)), np.array(state.parameters["w"].data)
+
+
+def load(c: Library, folder: Path, buffers: bool) -> tuple[Any, Any]:
+    kinds = ("training", "eval", "optimizer")
+    if not buffers:
+        state = c.get("load_checkpoint", ctypes.c_void_p, os.fsencode(folder / "checkpoint"))
+        paths = [os.fsencode(folder / f"{kind}_model.onnx") for kind in kinds]
+        return state, c.get("create_training_session", ctypes.c_void_p, state, *paths, None)
+    stored = (folder / "checkpoint").read_bytes()
+    state = c.get("load_checkpoint_from_buffer", ctypes.c_void_p, stored, len(stored))
+    models = [(folder / f"{kind}_model.onnx").read_bytes() for kind in kinds]
+    sized = [item for model in models for item in (model, len(model))]
+    return state, c.get("create_training_session_from_buffer", ctypes.c_void_p, state, *sized, None)
+
+
+def train(c: Library, session: Any, steps: int) -> tuple[list[float], float]:
+    inputs = [c.tensor(X), c.tensor(LABELS)]
+    losses = []
+    for _ in range(steps):
+        (loss,) = c.run_with("train_step", session, inputs, 1)
+        losses.append(float(c.array(loss).ravel()[0]))
+        c.release_tensor(loss)
+        c.optimizer_step(session)
+        c.lazy_reset_grad(session)
+    (loss,) = c.run_with("eval_step", session, inputs, 1)
+    evaluated = float(c.array(loss).ravel()[0])
+    for tensor in (loss, *inputs):
+        c.release_tensor(tensor)
+    return losses, evaluated
+
+
+def check_parameters(c: Library, state: Any, session: Any, trained: np.ndarray) -> None:
+    count = c.get("get_parameter_count", ctypes.c_size_t, state)
+    assert {c.get("get_parameter_name", ctypes.c_char_p, state, i).decode() for i in range(count)} == {"w", "b"}
+    dtype, dims, rank = ctypes.c_int(), ctypes.POINTER(ctypes.c_int64)(), ctypes.c_size_t()
+    c.get_parameter_type_and_shape(state, b"w", ctypes.byref(dtype), ctypes.byref(dims), ctypes.byref(rank))
+    assert (dtype.value, [dims[i] for i in range(rank.value)]) == (1, [4, 3])
+    view = c.get("get_parameter", ctypes.c_void_p, state, b"w")
+    np.testing.assert_array_equal(c.array(view), trained)
+    assert c.get("get_parameters_size", ctypes.c_int64, session, 1) == 12
+    flat = np.zeros(12, np.float32)
+    buffer = c.tensor(flat)
+    c.copy_parameters_to_buffer(session, buffer, 1)
+    np.testing.assert_array_equal(flat, trained.ravel())
+    flat += 1
+    c.copy_buffer_to_parameters(session, buffer, 1)
+    np.testing.assert_array_equal(c.array(view), trained + 1)
+    value = c.tensor(trained)
+    c.update_parameter(state, b"w", value)
+    np.testing.assert_array_equal(c.array(view), trained)
+    for tensor in (view, buffer, value):
+        c.release_tensor(tensor)
+
+
+def check_properties(c: Library, state: Any, path: Path) -> None:
+    c.add_property(state, b"i", 0, ctypes.byref(ctypes.c_int64(2**40)))
+    c.add_property(state, b"f", 1, ctypes.byref(ctypes.c_float(0.5)))
+    c.add_property(state, b"s", 2, b"text")
+    c.save_checkpoint(state, os.fsencode(path), 1)
+    loaded = c.get("load_checkpoint", ctypes.c_void_p, os.fsencode(path))
+    kinds = [(b"i", 0, ctypes.c_int64, 2**40), (b"f", 1, ctypes.c_float, 0.5), (b"s", 2, None, b"text")]
+    for name, code, kind, expected in kinds:
+        found, value = ctypes.c_int(), ctypes.c_void_p()
+        c.get_property(loaded, name, ctypes.byref(found), ctypes.byref(value))
+        assert found.value == code
+        address = value.value or 0
+        assert (ctypes.string_at(address) if kind is None else kind.from_address(address).value) == expected
+    c.release_checkpoint(loaded)
+
+
+def check_inference(c: Library, session: Any, path: Path, trained: np.ndarray, folder: Path) -> None:
+    wanted = (ctypes.c_char_p * 1)(b"y")
+    c.export_model_for_inferencing(session, os.fsencode(path), wanted, 1)
+    inference = c.get("create_session", ctypes.c_void_p, os.fsencode(path), None)
+    assert (c.names("input", inference), c.names("output", inference)) == (["x"], ["y"])
+    x = c.tensor(X)
+    (y,) = c.run_with("run", inference, [x], 1)
+    bias = numpy_helper.to_array(onnx.load(folder / "forward.onnx").graph.initializer[1])
+    np.testing.assert_allclose(c.array(y), X @ trained + bias, rtol=1e-5, atol=1e-6)
+    for tensor in (x, y):
+        c.release_tensor(tensor)
+    c.release_session(inference)
+
+
+@pytest.mark.parametrize("buffers", [False, True], ids=["files", "buffers"])
+def test_training_is_that_of_python_bit_for_bit(buffers: bool, folder: Path, tmp_path: Path) -> None:
+    losses, evaluated, trained = by_python(folder, 5)
+    c = Library()
+    assert c.version().decode() == (HEADER.parents[2] / "VERSION").read_text().strip()
+    assert c.last_error() is not None
+    c.set_seed(1)
+    state, session = load(c, folder, buffers)
+    assert c.names("training_input", session) == c.names("eval_input", session) == ["x", "labels"]
+    assert len(c.names("training_output", session)) == len(c.names("eval_output", session)) == 1
+    c.set_learning_rate(session, 0.125)
+    assert c.get("get_learning_rate", ctypes.c_float, session) == 0.125
+    assert train(c, session, 5) == (losses, evaluated)
+    check_parameters(c, state, session, trained)
+    check_properties(c, state, tmp_path / "checkpoint")
+    check_inference(c, session, tmp_path / "inference.onnx", trained, folder)
+    c.register_linear_lr_scheduler(session, 10, 20, 0.5)
+    c.scheduler_step(session)
+    assert c.get("get_learning_rate", ctypes.c_float, session) == 0.25
+    c.release_checkpoint(state)  # the session keeps what it needs
+    assert len(train(c, session, 1)[0]) == 1
+    c.release_training_session(session)
+    other = {"bp_load_checkpoint", "bp_create_training_session"}
+    unused = {f"{name}_from_buffer" for name in other} if not buffers else other - {"bp_load_checkpoint"}
+    assert set(declared()) - c.called == unused
+
+
+MISUSED = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_c_api import Library, c_type, declared
+c = Library()
+for name, (kind, parameters) in declared().items():
+    try:
+        getattr(c, name.removeprefix("bp_"))(*(None if "*" in p else 0 for p in parameters))
+    except RuntimeError as error:
+        print(name, error)
+    else:
+        print(name, "done")
+"""
+
+
+def test_nothing_given_is_an_error_and_no_crash() -> None:
+    script = MISUSED.format(folder=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, f"crashed after {done.stdout.splitlines()[-1:]}: {done.stderr[-300:]}"
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert set(told) == set(declared())
+    for name, (kind, _) in declared().items():
+        takes_nothing = kind != "BpStatus" or name == "bp_set_seed"
+        assert told[name] == "done" if takes_nothing else re.match(r"1: .*got .*expected", told[name]), told[name]
+
+
+def test_errors_carry_status_and_message(folder: Path, tmp_path: Path) -> None:
+    c = Library()
+    with pytest.raises(RuntimeError, match=r"^1: .*nowhere"):
+        c.get("load_checkpoint", ctypes.c_void_p, os.fsencode(tmp_path / "nowhere"))
+    state, session = load(c, folder, False)
+    wrong = c.tensor(np.zeros((2, 9), np.float32))
+    labels = c.tensor(np.zeros(2, np.int64))
+    with pytest.raises(RuntimeError, match=r"^1: .*'x'.*got .*expected"):
+        c.run_with("train_step", session, [wrong, labels], 1)
+    with pytest.raises(RuntimeError, match=r"^1: number of inputs: got 1, expected 2"):
+        c.run_with("train_step", session, [wrong], 1)
+    with pytest.raises(RuntimeError, match="nothing"):
+        c.get("get_parameter", ctypes.c_void_p, state, b"nothing")
+    with pytest.raises(RuntimeError, match=r"^1: "):
+        c.get("get_training_input_name", ctypes.c_char_p, session, 7)
+    assert len(train(c, session, 2)[0]) == 2  # and the session goes on
