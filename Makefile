@@ -29,7 +29,7 @@ elif [ "$$(dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>/dev/null | grep -cx
 fi
 endef
 
-.PHONY: help setup build stubs demo test test-slow bench lint format docs asan tsan fuzz clean
+.PHONY: help setup build stubs demo test test-slow bench wheel lint format docs asan tsan fuzz clean
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 18
 
@@ -85,6 +85,13 @@ $(ORIGINAL)/.installed:
 
 bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py
+
+# From nothing but the files under version control.
+wheel: $(VENV)/.packages ## build a wheel, install it into a fresh environment, train with it
+	rm -rf build/wheel && mkdir -p build/wheel/source
+	git ls-files -z | xargs -0 cp --parents -t build/wheel/source
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PY) -m pip wheel -q --no-build-isolation --no-deps -w build/wheel build/wheel/source
+	$(PY) tools/check_wheel.py build/wheel/*.whl
 
 docs: build ## regenerate the generated parts of docs/
 	$(PY) tools/op_table.py

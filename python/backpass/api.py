@@ -25,7 +25,17 @@ from backpass.profile import Profile
 
 Source = str | os.PathLike[str] | bytes
 
-__all__ = ["CheckpointState", "LinearLRScheduler", "Module", "Optimizer", "Parameter", "Parameters", "Properties"]
+__all__ = [
+    "CheckpointState",
+    "LinearLRScheduler",
+    "Module",
+    "Optimizer",
+    "Parameter",
+    "Parameters",
+    "Properties",
+    "export_parameters",
+    "import_parameters",
+]
 
 
 class Parameter:
@@ -266,6 +276,16 @@ class LinearLRScheduler:
     def step(self) -> None:
         """To be called after each Optimizer.step()."""
         self._optimizer._module._session.scheduler_step()
+
+
+def export_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
+    """Writes all parameters to a safetensors file, which replaces the previous one as a whole."""
+    _core.export_parameters(state._core, os.fspath(path))
+
+
+def import_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
+    """Sets parameters from a safetensors file. All or none: names, types and shapes are checked first."""
+    _core.import_parameters(state._core, os.fspath(path))
 
 
 def _like(inputs: list[Any], result: _core.Tensor) -> Any:

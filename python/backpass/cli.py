@@ -1,4 +1,4 @@
-"""The command line: ``backpass artifacts model.onnx ...``, also as ``python -m backpass``."""
+"""The command line: ``backpass check model.onnx``, ``backpass artifacts model.onnx``; also ``python -m backpass``."""
 
 from __future__ import annotations
 
@@ -32,17 +32,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the status for the shell."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        return 0 if options.run(options) else 1
     except _FAILURES as error:
         print(f"backpass: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="backpass", description="Train ONNX models.")
     parser.add_argument("--version", action="version", version=f"backpass {backpass.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
+    _add_check(commands)
+    _add_artifacts(commands)
+    return parser
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "check",
+        help="list everything that keeps a model from running or from being trained",
+        description="Lists every problem of a model, by node. The status is 1 if there is one. Names of parameters may "
+        "be patterns: '*' is every float initializer except running statistics.",
+    )
+    command.set_defaults(run=_check)
+    command.add_argument("model", type=Path, help="an .onnx file")
+    command.add_argument("--trainable", nargs="+", default=[], metavar="NAME", help="also check these gradients")
+
+
+def _add_artifacts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "artifacts",
         help="write training, eval and optimizer model and checkpoint of a forward model",
@@ -60,13 +77,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, default=Path(), help="existing folder for the files; default: this one")
     command.add_argument("--prefix", default="", help="what the names of the files begin with")
     command.add_argument("--nominal-checkpoint", action="store_true", help="also write parameters without data")
-    return parser
 
 
-def _artifacts(options: argparse.Namespace) -> None:
-    model = onnx.load(options.model, load_external_data=False)
+def _check(options: argparse.Namespace) -> bool:
+    trainable = _chosen(options.trainable, _parameters(options.model)) if options.trainable else None
+    report = backpass.check(options.model, trainable)
+    print(report)
+    return report.ok
+
+
+def _parameters(path: Path) -> list[str]:
+    """What can be trained in a model."""
+    model = onnx.load(path, load_external_data=False)
     untrained = _core.running_statistics(model.SerializeToString())
-    known = [t.name for t in model.graph.initializer if t.data_type in _FLOATS and t.name not in untrained]
+    return [t.name for t in model.graph.initializer if t.data_type in _FLOATS and t.name not in untrained]
+
+
+def _artifacts(options: argparse.Namespace) -> bool:
+    known = _parameters(options.model)
     frozen = _chosen(options.frozen, known)
     # `--requires-grad '*' --frozen 'encoder.*'` trains the rest; a name in both lists is refused further down.
     trained = [n for n in _chosen(options.requires_grad, known) if n in options.requires_grad or n not in frozen]
@@ -83,6 +111,7 @@ def _artifacts(options: argparse.Namespace) -> None:
         loss_input_names=options.loss_inputs,
     )
     print(f"{len(trained)} parameters to train, {len(frozen)} frozen; files in {options.out.resolve()}")
+    return True
 
 
 def _chosen(patterns: list[str], known: list[str]) -> list[str]:

@@ -347,3 +347,22 @@ def test_command_line_on_files_that_are_no_models(tmp_path: Path, capsys: pytest
         assert cli.main(["artifacts", str(tmp_path / name), "--loss", "MSELoss", "--out", str(tmp_path)]) == 1
         assert capsys.readouterr().err.startswith("backpass: ")
     assert files(tmp_path) == {"junk.onnx", "broken.onnx"}
+
+
+def test_command_line_checks_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(model(), tmp_path / "good.onnx")
+    assert cli.main(["check", str(tmp_path / "good.onnx")]) == 0
+    assert cli.main(["check", str(tmp_path / "good.onnx"), "--trainable", "*"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["no problems"] * 2
+    flawed = BODY.replace("Tanh(h)", "NoSuchOperator(h)").replace("Mul(r", "AnotherOne(r")
+    onnx.save(model(flawed), tmp_path / "broken.onnx")
+    assert cli.main(["check", str(tmp_path / "broken.onnx")]) == 1
+    told = capsys.readouterr().out
+    assert "2 problem(s)" in told
+    assert "NoSuchOperator" in told
+    assert "AnotherOne" in told
+    assert cli.main(["check", str(tmp_path / "good.onnx"), "--trainable", "q*"]) == 1
+    assert "pattern 'q*'" in capsys.readouterr().err
+    for arguments, message in ((["good.onnx", "--trainable", "w9"], "'w9'"), (["missing.onnx"], "No such file")):
+        assert cli.main(["check", str(tmp_path / arguments[0]), *arguments[1:]]) == 1
+        assert message in capsys.readouterr().out

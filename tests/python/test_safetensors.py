@@ -139,3 +139,16 @@ def test_element_types_without_a_name(tmp_path):
         import_parameters(CheckpointState(), tmp_path / "p")
     with pytest.raises(Unsupported, match="safetensors has no element type for complex64"):
         export_parameters(state_of({"w": np.zeros(1, np.complex64)}), tmp_path / "q")
+
+
+def test_parameters_of_a_training_state(tmp_path):
+    from backpass.api import CheckpointState as State
+    from backpass.api import export_parameters as export
+    from backpass.api import import_parameters as restore
+
+    state = State(state_of({"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}))
+    export(state, tmp_path / "p.safetensors")
+    assert set(load_file(tmp_path / "p.safetensors")) == {"w", "b"}
+    state.parameters["w"] = np.zeros((2, 3), np.float32)
+    restore(state, tmp_path / "p.safetensors")
+    np.testing.assert_array_equal(state.parameters["w"].data, np.arange(6).reshape(2, 3))
