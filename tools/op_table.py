@@ -97,8 +97,9 @@ def generate() -> str:
         lines.append(f"| {kind} | {' | '.join(str(total[kind, status]) for status in STATUSES)} |")
     lines += ["\n## Cases that do not simply pass, and why\n", "| case | reason |", "|---|---|"]
     lines += [f"| `{line.pattern}` | {line.reason} |" for line in backend_cases.listed()]
-    lines += ["\n## Operators without a gradient, and why\n", "| operator | reason |", "|---|---|"]
-    lines += [f"| {name} | {reason} |" for name, reason in sorted(gradient_exceptions.REASONS.items())]
+    reasons = [f"| {name} | {reason} |" for name, reason in sorted(gradient_exceptions.REASONS.items())]
+    lines += ["\n## Operators without a gradient, and why\n"]
+    lines += ["| operator | reason |", "|---|---|", *reasons] if reasons else ["None."]
     lines += ["\n## Operators of ai.onnx that are missing\n", ", ".join(missing(ops)) or "None."]
     return "\n".join(lines) + "\n"
 

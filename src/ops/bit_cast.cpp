@@ -1,6 +1,7 @@
 // BitCast: the same bits under another element type of the same width.
 #include <cstring>
 
+#include "gradient/rule.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -33,13 +34,24 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// Only bits that stay what they are have a slope.
+void gradient(GradientContext& g) {
+  const DType from = g.x()->type.dtype;
+  const DType to = g.y()->type.dtype;
+  if (from != to) {
+    fail<Unsupported>(g.node.label(), " gradient: got bits of ", name_of(from), " taken for ", name_of(to),
+                      ", which has no derivative; convert the numbers by Cast, or freeze what comes before it");
+  }
+  g.set(0, g.dy());
+}
+
 const Register bit_cast{{.name = "BitCast",
                          .since = 26,
                          .doc = "Reinterprets the bits of elements as another type of the same width.",
                          .types = types::plain | types::sub_bytes,
                          .infer = infer,
                          .prepare = prepare,
-                         .is_flat = true,
+                         .gradient = gradient,
                          .in_place_input = 0}};
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradient/composite.hpp"
 #include "kernels/quantize.hpp"
 #include "ops/op.hpp"
 
@@ -29,6 +30,20 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+/// The scale: the only output that holds floats.
+std::vector<Value*> write_scale(Builder& b, const Node& node) {
+  Value* x = node.inputs[0];
+  auto number = [&](double v) { return b.scalar(v, x); };
+  const AttributeList to_scalar{{"keepdims", std::int64_t{0}}};
+  Value* high = b.op("Max", {b.op("ReduceMax", {x}, to_scalar), number(0)});
+  Value* low = b.op("Min", {b.op("ReduceMin", {x}, to_scalar), number(0)});
+  Value* range = b.op("Sub", {high, low});
+  Value* scale = b.op("Div", {range, number(255)});
+  return {nullptr, b.op("Where", {b.op("Equal", {range, number(0)}), number(1), scale}), nullptr};
+}
+
+void gradient(GradientContext& g) { composite_gradient(g, write_scale); }
+
 const Register dynamic_quantize_linear{
     {.name = "DynamicQuantizeLinear",
      .since = 11,
@@ -37,7 +52,7 @@ const Register dynamic_quantize_linear{
      .types = {DType::float32},
      .infer = infer,
      .prepare = prepare,
-     .is_flat = true}};
+     .gradient = gradient}};
 
 }  // namespace
 }  // namespace backpass

@@ -41,5 +41,8 @@ void cross_entropy_gradient(GradientContext& g);
 /// By SoftmaxCrossEntropyLossGrad; the log probabilities become an output of the forward node.
 void cross_entropy_fused_gradient(GradientContext& g);
 void nll_gradient(GradientContext& g);
+// Of those gradients themselves (label_loss_grad_rule.cpp).
+void cross_entropy_second_gradient(GradientContext& g);
+void internal_cross_entropy_second_gradient(GradientContext& g);
 
 }  // namespace backpass

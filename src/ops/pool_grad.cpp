@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gradient/rule.hpp"
 #include "kernels/pool.hpp"
 #include "ops/op.hpp"
 #include "ops/pool_common.hpp"
@@ -90,6 +91,17 @@ Kernel prepare_average(PrepareContext& c) {
   return kernel;
 }
 
+/// Both are linear in dY; the last input only tells extents.
+void max_gradient(GradientContext& g) {
+  g.set(0, g.reshape_like(g.gather(g.reshape(g.dy(), {-1}), g.reshape(g.x(1), {-1}), 0), g.x()));
+  if (g.has_input(2)) g.set_zero(2);
+}
+
+void average_gradient(GradientContext& g) {
+  g.set(0, g.op("AveragePool", {g.dy()}, {g.node.attributes.begin(), g.node.attributes.end()}));
+  if (g.has_input(1)) g.set_zero(1);
+}
+
 const Register max_pool_grad{{.name = "MaxPoolGrad",
                               .since = 9,
                               .doc = "gradient of MaxPool: dY added to where the indices point",
@@ -97,6 +109,7 @@ const Register max_pool_grad{{.name = "MaxPoolGrad",
                               .types = types::floats,
                               .infer = infer_max,
                               .prepare = prepare_max,
+                              .gradient = max_gradient,
                               .half_through_float = true}};
 
 const Register average_pool_grad{{.name = "AveragePoolGrad",
@@ -106,6 +119,7 @@ const Register average_pool_grad{{.name = "AveragePoolGrad",
                                   .types = types::floats,
                                   .infer = infer_average,
                                   .prepare = prepare_average,
+                                  .gradient = average_gradient,
                                   .half_through_float = true}};
 
 }  // namespace

@@ -113,6 +113,7 @@ const Register kGrad({.name = "SoftmaxCrossEntropyLossGrad",
                       .types = types::floats,
                       .infer = infer,
                       .prepare = prepare,
+                      .gradient = cross_entropy_second_gradient,
                       .half_through_float = true});
 
 const Register kInternalGrad({.name = "SoftmaxCrossEntropyLossInternalGrad",
@@ -122,6 +123,7 @@ const Register kInternalGrad({.name = "SoftmaxCrossEntropyLossInternalGrad",
                               .types = types::floats,
                               .infer = infer_internal,
                               .prepare = prepare_internal,
+                              .gradient = internal_cross_entropy_second_gradient,
                               .half_through_float = true});
 
 }  // namespace

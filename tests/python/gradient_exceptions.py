@@ -1,15 +1,10 @@
 """Operators of ai.onnx that map floats to floats and have no gradient all the same, each with the reason."""
 
-IS_GRADIENT = "a gradient itself, of ONNX Runtime's training graphs; differentiate the standard form instead"
-
-REASONS: dict[str, str] = {
-    "AveragePoolGrad": IS_GRADIENT,
-    "MaxPoolGrad": IS_GRADIENT,
-    "SparseSoftmaxCrossEntropyGrad": IS_GRADIENT,
-}
+REASONS: dict[str, str] = {}
 
 # Rules that no row can drive, with the file of their tests.
 TESTED_ELSEWHERE: dict[str, str] = {
+    "BitCast": "test_gradient_edges.py",
     "If": "test_control_flow_gradient.py",
     **dict.fromkeys(
         (

@@ -231,3 +231,23 @@ def test_a_mean_over_no_label_in_training_graphs_is_zero_as_onnxruntime_has_it()
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     feeds = {"x": np.ones((3, 4), np.float32), "t": np.full(3, 1)}
     assert backpass.InferenceSession(model.SerializeToString()).run(None, feeds)[0] == 0
+
+
+def test_bits_taken_for_another_type_have_no_slope() -> None:
+    x = np.ones(3, np.float16)
+    found = model("BitCast", [x], {"to": onnx.TensorProto.BFLOAT16})
+    with pytest.raises(backpass.Unsupported, match=r"float16 taken for bfloat16.*Cast"):
+        backpass.grad(found, ["x0"])
+    assert gradients("BitCast", [np.array([1.5, -2.0])], {"to": onnx.TensorProto.DOUBLE})[0].tolist() == [1, 1]
+
+
+def test_the_scale_of_data_without_a_range_is_constant() -> None:
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "y", "z"])
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [])]
+    )
+    found = backpass.grad(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), ["x"])
+    session = backpass.InferenceSession(found.SerializeToString())
+    assert session.run(None, {"x": np.zeros(3, np.float32)})[1].tolist() == [0, 0, 0]
+    x = np.array([-2, 3, 1], np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[1], np.array([-1, 1, 0]) / 255, rtol=1e-6)

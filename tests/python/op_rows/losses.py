@@ -157,6 +157,8 @@ ROWS = [
         ],
         domain="com.microsoft",
         oracle=from_torch(cross_entropy_grad),
+        grad=[0, 1, 3],
+        torch=False,
     ),
     Row(
         "SparseSoftmaxCrossEntropy",
@@ -171,6 +173,8 @@ ROWS = [
         [case((), LOG_PROB, labels(6)), case((), LOG_PROB, labels(6), data(6, low=0.1, high=2))],
         attrs=REDUCTIONS[:2],
         oracle=from_torch(last_axis_grad),
+        grad=[0, 1, 3],
+        torch=False,
     ),
     Row(
         "SoftmaxCrossEntropy",

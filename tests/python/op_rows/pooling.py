@@ -111,6 +111,7 @@ ROWS = [
         dtypes=FLOATS,
         oracle=max_pool_grad,
         opset=16,
+        grad=[0],
     ),
     Row(
         "AveragePoolGrad",
@@ -121,5 +122,7 @@ ROWS = [
         dtypes=FLOATS,
         oracle=from_torch(average_pool_grad),
         opset=16,
+        grad=[0],
+        torch=False,
     ),
 ]

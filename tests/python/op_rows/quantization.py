@@ -98,5 +98,12 @@ ROWS = [
         grad=[1],
         name="DequantizeLinear-one",
     ),
-    Row("DynamicQuantizeLinear", [(3, 5), (7,), (2, 3, 4), (4099,)], opset=(28, 11), outputs=3, bench=(1024, 1024)),
+    Row(
+        "DynamicQuantizeLinear",
+        [(3, 5), (7,), (2, 3, 4), (4099,)],
+        opset=(28, 11),
+        outputs=3,
+        grad=[0],
+        bench=(1024, 1024),
+    ),
 ]
