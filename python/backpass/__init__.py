@@ -2,6 +2,7 @@
 
 from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
 from backpass._core import version as __version__
+from backpass.custom import register_gradient, register_operator
 from backpass.gradient import grad
 from backpass.profile import Profile
 from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
@@ -21,5 +22,7 @@ __all__ = [
     "check",
     "grad",
     "ops",
+    "register_gradient",
+    "register_operator",
     "set_seed",
 ]

@@ -24,5 +24,6 @@ NB_MODULE(_core, m) {
   bind_ops(m);
   bind_module(m);
   bind_callbacks(m);
+  bind_custom(m);
   bind_checkpoint(m);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/function_gradient.hpp"
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -37,13 +38,25 @@ bool is_context(const Value* v) {
          v->type.dtype == DType::int64 && v == v->producer->outputs.back() && v->producer->has_attribute("arguments");
 }
 
+/// What the node's results depend on differentiably. Behind a function with a gradient of its own that is the
+/// arguments, and not what its body computed from them.
+template <class F>
+void for_each_dependence(const Node& node, F&& f) {
+  if (!is_function_gradient(node)) return for_each_read(node, f);
+  for (std::size_t i = results_of(node); i < node.inputs.size(); ++i) {
+    if (node.inputs[i] != nullptr) f(node.inputs[i]);
+  }
+}
+
 bool is_differentiable(const Node& node) { return node.def != nullptr && !node.def->is_flat; }
 
 }  // namespace
 
 ValueSet reached_from(const Graph& graph, ValueSet from) {
   for (const Node* node : graph.nodes()) {
-    if (!is_differentiable(*node) || !reads_any(*node, from)) continue;
+    bool depends = false;
+    for_each_dependence(*node, [&](const Value* v) { depends = depends || from.count(v) != 0; });
+    if (!is_differentiable(*node) || !depends) continue;
     for (const Value* v : node->outputs) {
       if (v != nullptr && (passes_on(v->type) || is_context(v))) from.insert(v);
     }
@@ -55,7 +68,7 @@ ValueSet needed_for(const Graph& graph, ValueSet outputs) {
   const auto& nodes = graph.nodes();
   for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
     if (!is_differentiable(**it) || !writes_any(**it, outputs)) continue;
-    for_each_read(**it, [&](const Value* v) {
+    for_each_dependence(**it, [&](const Value* v) {
       if (passes_on(v->type) || is_context(v)) outputs.insert(v);
     });
   }

@@ -10,6 +10,7 @@
 #include "onnx_io/import.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
+#include "ops/function_gradient.hpp"
 
 namespace backpass {
 namespace {
@@ -129,6 +130,7 @@ onnx_io::ModelProto gradient_model(const onnx_io::ModelProto& model, const Gradi
   options.opset = std::max<std::int64_t>(options.opset, opset_of(model));
   options.output_names = opened.output_names;
   for (const Value* gradient : gradients) options.output_names.push_back(gradient->name);
+  remove_function_gradients(graph);
   onnx_io::ModelProto result = onnx_io::export_graph(graph, options);
   result.domain = model.domain;
   return result;

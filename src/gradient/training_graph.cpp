@@ -11,6 +11,7 @@
 #include "graph/builder.hpp"
 #include "onnx_io/export.hpp"
 #include "onnx_io/import.hpp"
+#include "ops/function_gradient.hpp"
 
 namespace backpass {
 namespace {
@@ -100,6 +101,7 @@ class Assembly {
     }
     update_statistics(names);
     graph_.remove_dead_nodes();
+    remove_function_gradients(graph_);
     return names;
   }
 

@@ -8,6 +8,8 @@
 #include "onnx_io/gradient_nodes.hpp"
 #include "onnx_io/import_tensor.hpp"
 #include "onnx_io/inlined_size.hpp"
+#include "ops/custom_operator.hpp"
+#include "ops/function_gradient.hpp"
 #include "ops/op.hpp"
 
 namespace backpass::onnx_io {
@@ -180,7 +182,11 @@ class Importer {
 
     auto it = session_.functions.find({proto.domain, proto.op_type, proto.overload});
     if (it != session_.functions.end()) {
-      inline_function(*it->second, proto, inputs, outputs, scope);
+      if (find_function_gradient(proto.domain, proto.op_type) != nullptr) {
+        inline_with_gradient(*it->second, proto, inputs, outputs, scope);
+      } else {
+        inline_function(*it->second, proto, inputs, outputs, scope);
+      }
       return;
     }
     Node* node = scope.graph().add_node(proto.op_type, std::move(inputs), std::move(outputs),
@@ -239,6 +245,19 @@ class Importer {
       scope.graph().add_node("Identity", {produced}, {outputs[i]},
                              call.prefix + function.output[i]);  // a passed-through input
     }
+  }
+
+  /// A function that users differentiate by a rule of their own.
+  void inline_with_gradient(const FunctionProto& function, const NodeProto& caller, const std::vector<Value*>& inputs,
+                            const std::vector<Value*>& outputs, Scope& scope) {
+    std::vector<Value*> results;
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      results.push_back(outputs[k] == nullptr ? nullptr : scope.graph().add_value(outputs[k]->name + "/result"));
+    }
+    inline_function(function, caller, inputs, results, scope);
+    Node* node = add_function_gradient(scope.graph(), results, inputs, outputs, {caller.domain, caller.op_type},
+                                       local(caller.name.empty() ? first_output(caller) : caller.name));
+    for (const AttributeProto& a : caller.attribute) add_attribute(a, *node, scope);
   }
 
   /// Inside a function, an attribute may stand for the caller's attribute of another name.

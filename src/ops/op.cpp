@@ -2,15 +2,28 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+
+#include "ops/registry.hpp"
 
 namespace backpass {
 namespace {
 
 using Key = std::pair<std::string, std::string>;
 
-std::map<Key, OpDef>& registry() {
-  static std::map<Key, OpDef> ops;
-  return ops;
+/// Built-in operators are there before main; those of users come, go and may be looked up by several threads.
+struct Registry {
+  std::shared_mutex mutex;
+  std::map<Key, OpDef> built_in;
+  std::map<Key, const OpDef*> overrides;
+  std::vector<std::shared_ptr<const OpDef>> kept;
+};
+
+Registry& registry() {
+  static auto* all = new Registry;  // outlives the graphs of static objects
+  return *all;
 }
 
 std::multimap<Key, Adapter>& adapter_registry() {
@@ -36,22 +49,43 @@ std::string DTypeSet::str() const {
 }
 
 Register::Register(const OpDef& def) {
-  bool added = registry().emplace(Key{def.domain, def.name}, def).second;
+  bool added = registry().built_in.emplace(Key{def.domain, def.name}, def).second;
   ensure(added, "operator ", def.domain, ".", def.name, " is registered twice");
+}
+
+void override_op(std::string_view domain, std::string_view name, std::shared_ptr<const OpDef> def) {
+  Registry& all = registry();
+  std::unique_lock lock(all.mutex);
+  if (def == nullptr) {
+    all.overrides.erase(Key{domain, name});
+    return;
+  }
+  all.overrides.insert_or_assign(Key{domain, name}, def.get());
+  all.kept.push_back(std::move(def));
 }
 
 RegisterAdapter::RegisterAdapter(const Adapter& adapter) {
   adapter_registry().emplace(Key{adapter.domain, adapter.op}, adapter);
 }
 
+const OpDef* find_built_in(std::string_view domain, std::string_view name) {
+  auto it = registry().built_in.find(Key{domain, name});
+  return it == registry().built_in.end() ? nullptr : &it->second;
+}
+
 const OpDef* find_op(std::string_view domain, std::string_view name) {
-  auto it = registry().find(Key{domain, name});
-  return it == registry().end() ? nullptr : &it->second;
+  Registry& all = registry();
+  {
+    std::shared_lock lock(all.mutex);
+    auto it = all.overrides.find(Key{domain, name});
+    if (it != all.overrides.end()) return it->second;
+  }
+  return find_built_in(domain, name);
 }
 
 std::vector<const OpDef*> all_ops() {
   std::vector<const OpDef*> ops;
-  for (const auto& [key, def] : registry()) ops.push_back(&def);
+  for (const auto& [key, def] : registry().built_in) ops.push_back(&def);
   return ops;
 }
 

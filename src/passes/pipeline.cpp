@@ -1,5 +1,6 @@
 #include "passes/pipeline.hpp"
 
+#include "ops/function_gradient.hpp"
 #include "passes/block_convolutions.hpp"
 #include "passes/constant_reshapes.hpp"
 #include "passes/dropout_masks.hpp"
@@ -33,6 +34,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
 
 std::vector<std::string> optimize(Graph& graph) {
   std::vector<std::string> log;
+  remove_function_gradients(graph);
   optimize_into(graph, log);
   return log;
 }
