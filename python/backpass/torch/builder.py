@@ -165,7 +165,7 @@ class GraphBuilder:
         """The value with another element type; itself when it has that type already."""
         if value.dtype == dtype:
             return value
-        if value.dtype in (torch.complex64, torch.complex128) or dtype not in ONNX_TYPES:
+        if dtype not in ONNX_TYPES or dtype.is_complex or (value.dtype is not None and value.dtype.is_complex):
             raise NoLoweringError(f"Cast from {value.dtype} to {dtype}")
         return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype, shape=value.shape)
 

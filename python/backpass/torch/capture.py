@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from backpass.torch import marks
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
+from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
 from backpass.torch.table import training_table
 
 
@@ -55,12 +56,12 @@ def capture(
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
     started = time.perf_counter()
-    with _untouched(module), _quiet(), marks.opaque_functions():
+    with _untouched(module), _quiet(), opaque_autograd_functions():
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
         marks.mark_stop_gradient(program.graph_module)
         marks.write_instance_statistics(program.graph_module)
-        with marks.transparent_functions():
+        with transparent_autograd_functions():
             program = program.run_decompositions(training_table(dispatcher or Dispatcher()))
     result = Captured(
         program.graph_module,

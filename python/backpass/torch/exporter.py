@@ -1,8 +1,7 @@
-"""From fx graphs of aten operators to ONNX: export_graph, export_module, to_onnx."""
+"""From fx graphs of aten operators to ONNX: export_graph, export_module."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from backpass.torch import decompose
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.capture import capture
 from backpass.torch.dispatch import Dispatcher
+from backpass.torch.emit import emit_aten
 from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
 from backpass.torch.symbols import Symbolic, dims
 
@@ -107,12 +107,8 @@ class Lowerer:
         name = str(node.target)
         if not self.may_hand_over:
             raise NoLoweringError(f"its part {name}: {reason}")
-        try:
-            callbacks = importlib.import_module("backpass.torch.callbacks")
-        except ModuleNotFoundError:
-            raise Unsupported(f"[{name} '{node.name}'] operator: got {reason}, expected one with a lowering") from None
         self.fallbacks.append(Fallback(name, node.name, reason))
-        return callbacks.emit_aten(self.b, node, args, kwargs)
+        return emit_aten(self.b, node, args, kwargs)
 
     def _with_meta(self, result: Any, meta: Any) -> Any:
         """Names become Values that know what torch knew; new symbols can be read off them."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -90,22 +87,3 @@ def drop_asserts(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
-
-
-def _callbacks(name: str) -> AbstractContextManager[None]:
-    try:
-        module = importlib.import_module("backpass.torch.callbacks")
-    except ModuleNotFoundError:
-        return contextlib.nullcontext()
-    found: AbstractContextManager[None] = getattr(module, name)()
-    return found
-
-
-def opaque_functions() -> AbstractContextManager[None]:
-    """Inside, each call of a user's autograd.Function becomes one node of the graph."""
-    return _callbacks("opaque_autograd_functions")
-
-
-def transparent_functions() -> AbstractContextManager[None]:
-    """Inside, autograd.Functions are traced through again: torch's own passes run there."""
-    return _callbacks("transparent_autograd_functions")

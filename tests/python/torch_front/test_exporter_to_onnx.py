@@ -1,0 +1,153 @@
+"""to_onnx: complete models for any runtime, its options, users' own lowerings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import backpass
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from backpass.torch import Dispatcher, GraphBuilder, OptimizationOptions, Value, create_input_names, to_onnx
+from torch import fx, nn
+
+
+class Block(nn.Module):
+    """A bit of everything: tied weights, a buffer, a detached value, an input that comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8, padding_idx=0)
+        self.norm = nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("shift", torch.randn(8))
+
+    def forward(self, tokens: torch.Tensor, scale: torch.Tensor) -> Any:
+        x = self.norm(self.embedding(tokens) * scale + self.shift)
+        y, _ = self.attention(x, x, x)
+        return {"logits": self.head(x + y.detach()), "tokens": tokens, "none": None}
+
+
+TOKENS, SCALE = torch.randint(0, 11, (2, 5)), torch.rand(8) + 0.5
+
+
+def expected(module: nn.Module, *args: torch.Tensor) -> list[np.ndarray]:
+    with torch.no_grad():
+        found = module(*args)
+    return [found["logits"].numpy(), found["tokens"].numpy()]
+
+
+def close(ours: list[Any], eager: list[np.ndarray]) -> None:
+    for mine, theirs in zip(ours, eager, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("opset", [18, 20, 22, 23, None])
+def test_runs_in_both_runtimes(opset: int | None) -> None:
+    module = Block().eval()
+    model = to_onnx(module, (TOKENS, SCALE), dynamic=True, target_opset=opset)
+    onnx.checker.check_model(model, full_check=True)
+    assert model.opset_import[0].version == (opset or 23)
+    assert [i.name for i in model.graph.input] == ["tokens", "scale"]
+    assert {"embedding.weight", "norm.weight", "shift"} <= {i.name for i in model.graph.initializer}
+    assert "head.weight" not in {i.name for i in model.graph.initializer}
+    onnx_session = onnxruntime.InferenceSession(model.SerializeToString())
+    session = backpass.InferenceSession(model)
+    for tokens in (TOKENS, torch.randint(0, 11, (3, 7))):
+        feeds = {"tokens": tokens.numpy(), "scale": SCALE.numpy()}
+        close(session.run(None, feeds), expected(module, tokens, SCALE))
+        close(onnx_session.run(None, feeds), expected(module, tokens, SCALE))
+
+
+def test_names_and_builder() -> None:
+    module = Block().eval()
+    names = create_input_names(module, (TOKENS, SCALE))
+    assert names == ["tokens", "scale"]
+    model, builder = to_onnx(
+        module, (TOKENS, SCALE), input_names=["ids", "add"], output_names=["y", "same"], return_builder=True
+    )
+    assert [i.name for i in model.graph.input] == ["ids", "add"]
+    assert [o.name for o in model.graph.output] == ["y", "same"]
+    assert isinstance(builder, GraphBuilder)
+    feeds = {"ids": TOKENS.numpy(), "add": SCALE.numpy()}
+    close(backpass.InferenceSession(model).run(None, feeds), expected(module, TOKENS, SCALE))
+    with pytest.raises(backpass.InvalidInput, match="input_names: got 1, expected 2"):
+        to_onnx(module, (TOKENS, SCALE), input_names=["ids"])
+
+
+def test_options(capsys: pytest.CaptureFixture[str]) -> None:
+    module = Block().eval()
+    plain = to_onnx(module, (TOKENS, SCALE), options=OptimizationOptions(remove_unused=False, patterns=None))
+    less = to_onnx(module, (TOKENS, SCALE), options=OptimizationOptions(constant_folding=True, verbose=1), verbose=1)
+    printed = capsys.readouterr().out
+    assert "constant folding: " in printed
+    assert "nodes, opset 23" in printed
+    assert len(less.graph.node) < len(plain.graph.node)
+    feeds = {"tokens": TOKENS.numpy(), "scale": SCALE.numpy()}
+    for model in (plain, less):
+        close(onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds), expected(module, TOKENS, SCALE))
+    with pytest.raises(ValueError, match="expected names among"):
+        to_onnx(module, (TOKENS, SCALE), options=OptimizationOptions(patterns=["nonsense"]))
+
+
+def test_patterns_shrink_what_they_should() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x.transpose(0, 1).transpose(1, 2).contiguous(), x.reshape(6, 4).reshape(4, 6), x.exp() + x.exp()
+
+    class Module(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    x = torch.randn(2, 3, 4)
+    model = to_onnx(Module(), (x,))
+    kinds = [n.op_type for n in model.graph.node]
+    assert sorted(kinds) == ["Add", "Exp", "Reshape", "Transpose"]
+    for mine, eager in zip(backpass.InferenceSession(model).run(None, {"x": x.numpy()}), function(x), strict=True):
+        np.testing.assert_allclose(mine, eager.numpy(), rtol=1e-6)
+
+
+def test_dispatcher_replaces_and_adds() -> None:
+    dispatcher = Dispatcher()
+
+    @dispatcher.register(torch.ops.aten.relu.default)
+    def clipped(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+        return b.op("Clip", x, b.constant(0.0), b.constant(1.0))
+
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    x = torch.randn(2, 3) * 5
+    model = to_onnx(module, (x,), dispatcher=dispatcher)
+    assert [n.op_type for n in model.graph.node] == ["Gemm", "Clip"]
+    found = backpass.InferenceSession(model).run(None, {"input": x.numpy()})[0]
+    np.testing.assert_allclose(found, module(x).clamp(max=1).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert [n.op_type for n in to_onnx(module, (x,)).graph.node] == ["Gemm", "Relu"]
+
+
+def test_graph_of_aten_operators_needs_no_capture() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, w = torch.randn(2, 3), torch.randn(4, 3)
+    graph = make_fx(lambda a, b: torch.relu(a @ b.t()) + 1, tracing_mode="fake")(x, w)
+    model = to_onnx(graph, (x, w), input_names=create_input_names(graph, (x, w)))
+    feeds = {name.name: value.numpy() for name, value in zip(model.graph.input, (x, w), strict=True)}
+    np.testing.assert_allclose(
+        backpass.InferenceSession(model).run(None, feeds)[0], (torch.relu(x @ w.t()) + 1).numpy(), rtol=1e-5
+    )
+
+
+def test_torchs_own_exporter() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
+    x = torch.randn(2, 3)
+    model = to_onnx(module, (x,), exporter="torch", input_names=["input"])
+    found = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"input": x.numpy()})[0]
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(backpass.InvalidInput, match="exporter: got 'other'"):
+        to_onnx(module, (x,), exporter="other")
+
+
+def test_opsets_outside_the_range_are_refused() -> None:
+    with pytest.raises(backpass.Unsupported, match="target_opset: got 12, expected 18 to 26"):
+        to_onnx(nn.ReLU(), (torch.randn(2),), target_opset=12)
