@@ -40,12 +40,12 @@ double label_weight(const T* weights, std::int64_t label) {
   return weights == nullptr ? 1.0 : static_cast<double>(weights[label]);
 }
 
-/// Weighted losses of all positions and their weights, for fold_losses. `nll(i, label)` is the unweighted loss.
+/// Weighted losses of all positions and their weights, for fold_losses. `nll(i, label)` is the unweighted loss, `work`
+/// how many operations it takes; it is not asked for positions that are ignored.
 template <class T, class I, class F>
 void label_losses(const LossShape& s, const I* labels, const T* weights, const std::optional<std::int64_t>& ignore,
-                  const std::string& where, const F& nll, double* losses, double* counts) {
-  constexpr std::int64_t kGrain = 2048;
-  parallel_for(s.labels(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+                  const std::string& where, const F& nll, std::int64_t work, double* losses, double* counts) {
+  parallel_for(s.labels(), grain_for(work), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       auto label = checked_label(labels, i, s.classes, ignore, where);
       counts[i] = label ? label_weight(weights, *label) : 0;
@@ -73,7 +73,7 @@ void fold_losses(LossReduction reduction, std::int64_t n, const double* losses, 
   y[0] = static_cast<T>(sum);
 }
 
-/// log(sum(exp(scores))) over classes, one per position.
+/// log(sum(exp(scores))) over classes, one per position, where there is more than one position per instance.
 class ClassLogSums {
  public:
   ClassLogSums(const LossShape& s, DType dtype) : shape_(s), dtype_(dtype) {
@@ -84,12 +84,6 @@ class ClassLogSums {
   std::size_t scratch_bytes() const { return byte_size(dtype_, 2 * shape_.labels()) + 64 + sum_.scratch_bytes(); }
   template <class T>
   void run(const T* scores, double* result, std::byte* scratch) const {
-    if (shape_.area == 1) {
-      return parallel_for(shape_.batch, grain_for(8 * shape_.classes), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i)
-          result[i] = log_sum_exp_row(scores + i * shape_.classes, shape_.classes);
-      });
-    }
     std::byte* partial = scratch;
     T* shift = reinterpret_cast<T*>(scratch + (sum_.scratch_bytes() + 63) / 64 * 64);
     T* log_sum = shift + shape_.labels();

@@ -73,6 +73,21 @@ std::optional<std::int64_t> IgnoreIndex::read(const KernelArgs& a) const {
   return value;
 }
 
+namespace {
+
+/// Log probabilities; with one position per instance also the logarithms of the sums.
+template <class T>
+void log_probabilities(const LossShape& s, const T* scores, T* log_prob, double* log_sums) {
+  if (s.area != 1) return softmax(scores, log_prob, s.batch, s.classes, s.area, true);
+  if (s.classes == 0) return;
+  parallel_for(s.batch, grain_for(8 * s.classes), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t at = begin * s.classes;
+    log_softmax_rows(scores + at, log_prob + at, end - begin, s.classes, log_sums + begin);
+  });
+}
+
+}  // namespace
+
 Kernel prepare_label_loss(PrepareContext& c, bool from_scores, std::optional<std::size_t> ignore_input) {
   DType dtype = c.in(0).dtype;
   DType label_type = c.in(1).dtype;
@@ -86,22 +101,26 @@ Kernel prepare_label_loss(PrepareContext& c, bool from_scores, std::optional<std
   double mean_of_none = c.node.domain.empty() ? std::numeric_limits<double>::quiet_NaN() : 0;
   IgnoreIndex ignore = IgnoreIndex::of(c, ignore_input);
   ClassLogSums log_sums(s, dtype);
-  std::size_t partial = c.reserve(from_scores ? log_sums.scratch_bytes() : 0);
+  const bool by_columns = from_scores && s.area != 1;
+  std::size_t partial = c.reserve(by_columns ? log_sums.scratch_bytes() : 0);
   std::size_t scratch = c.reserve(static_cast<std::size_t>(3 * s.labels()) * sizeof(double));
+  const std::int64_t work = from_scores && !by_columns ? 8 * s.classes : 16;
   return [=, where = c.node.label()](const KernelArgs& a) {
     std::int64_t n = s.labels();
     auto* losses = reinterpret_cast<double*>(a.scratch + scratch);
     double* log_sum = losses + 2 * n;
     visit_real(dtype, [&]<class T>() {
       const T* x = a.in<T>(0);
-      if (wants_log_prob) softmax(x, a.out<T>(1), s.batch, s.classes, s.area, true);
-      if (from_scores) log_sums.run(x, log_sum, a.scratch + partial);
+      if (by_columns) log_sums.run(x, log_sum, a.scratch + partial);
+      if (wants_log_prob) log_probabilities(s, x, a.out<T>(1), log_sum);
       visit_index(label_type, [&]<class I>() {
         auto nll = [&](std::int64_t i, std::int64_t label) {
           auto score = static_cast<double>(x[((i / s.area) * s.classes + label) * s.area + i % s.area]);
-          return from_scores ? log_sum[i] - score : -score;
+          if (!from_scores) return -score;
+          return (by_columns || wants_log_prob ? log_sum[i] : log_sum_exp_row(x + i * s.classes, s.classes)) - score;
         };
-        label_losses(s, a.in<I>(1), weighted ? a.in<T>(2) : nullptr, ignore.read(a), where, nll, losses, losses + n);
+        label_losses(s, a.in<I>(1), weighted ? a.in<T>(2) : nullptr, ignore.read(a), where, nll, work, losses,
+                     losses + n);
       });
     });
     visit_real(loss_type, [&]<class T>() { fold_losses(reduction, n, losses, losses + n, mean_of_none, a.out<T>(0)); });

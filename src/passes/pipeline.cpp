@@ -8,6 +8,7 @@
 #include "passes/fuse_linear.hpp"
 #include "passes/fuse_tiles.hpp"
 #include "passes/known_ints.hpp"
+#include "passes/loss_probabilities.hpp"
 #include "passes/merge_duplicates.hpp"
 #include "passes/remove_identities.hpp"
 
@@ -25,6 +26,7 @@ void optimize_into(Graph& graph, std::vector<std::string>& log) {
   constant_reshapes(graph, log);
   merge_duplicates(graph, log);
   drop_dropout_masks(graph, log);
+  drop_loss_probabilities(graph, log);
   fuse_linear(graph, log);
   block_convolutions(graph, log);
   fuse_tiles(graph, log);

@@ -1,0 +1,53 @@
+#include "passes/loss_probabilities.hpp"
+
+#include <algorithm>
+
+#include "passes/use_index.hpp"
+
+namespace backpass {
+namespace {
+
+bool is_loss(const Node& node) {
+  return (node.op == "SoftmaxCrossEntropyLoss" && node.domain.empty()) ||
+         (node.op == "SoftmaxCrossEntropyLossInternal" && node.domain == "com.microsoft");
+}
+
+/// A gradient that nothing is added to, of the element type of the scores.
+bool is_plain_gradient(const Node& reader, const Value* log_prob) {
+  if (reader.domain != "com.microsoft" || reader.input(1) != log_prob || reader.input(0) == log_prob) return false;
+  const bool is_internal = reader.op == "SoftmaxCrossEntropyLossInternalGrad";
+  if (!is_internal && reader.op != "SoftmaxCrossEntropyLossGrad") return false;
+  return reader.input(is_internal ? 5 : 4) == nullptr && reader.output(0)->type.dtype == log_prob->type.dtype;
+}
+
+bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph, const UseIndex& uses) {
+  const Value* log_prob = is_loss(node) ? node.output(1) : nullptr;
+  if (log_prob == nullptr || graph.is_output(log_prob) || node.input(0)->type.dtype != log_prob->type.dtype)
+    return false;
+  const std::vector<Node*>& readers = uses.readers(log_prob);
+  return !readers.empty() &&
+         std::all_of(readers.begin(), readers.end(), [&](const Node* r) { return is_plain_gradient(*r, log_prob); });
+}
+
+}  // namespace
+
+int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
+  UseIndex uses(graph);
+  int dropped = 0;
+  for (Node* node : graph.nodes()) {
+    if (!keeps_probabilities_for_gradients(*node, graph, uses)) continue;
+    const std::vector<Node*> readers = uses.readers(node->output(1));
+    for (Node* reader : readers) {
+      std::vector<Value*> inputs = reader->inputs;
+      inputs[1] = node->input(0);
+      reader->attributes.erase("output_type");
+      uses.rewrite(reader, "backpass", "SoftmaxCrossEntropyLossGradAgain", std::move(inputs));
+    }
+    node->outputs.resize(1);
+    log.push_back("log probabilities of " + node->label() + " are computed again instead of kept");
+    ++dropped;
+  }
+  return dropped;
+}
+
+}  // namespace backpass
