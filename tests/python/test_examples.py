@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,20 @@ def test_demo_agrees_with_onnxruntime() -> None:
     assert "no problems" in text
     assert "exact peak: " in text
     assert "Every output agrees with onnxruntime." in text
+
+
+def test_fashion_is_killed_resumes_and_exports(tmp_path: Path) -> None:
+    debian = Path("/usr/share/datasets/fashion-mnist")
+    if not debian.exists() and importlib.util.find_spec("sklearn") is None:
+        pytest.skip(f"neither {debian} (Debian's dataset-fashion-mnist) nor scikit-learn's digits are installed")
+    script = ROOT / "examples" / "fashion.py"
+    text = run(sys.executable, script, "--folder", tmp_path, "--epochs", "1", "--images", "3200")
+    assert "network: no problems" in text
+    assert int(re.search(r"killed in the middle; the checkpoint is that of step (\d+)", text)[1]) >= 10
+    assert "onnxruntime's scores differ by at most" in text
+    accuracy = float(re.search(r"test accuracy ([\d.]+) %", text)[1])
+    assert accuracy > 40  # of ten classes, after 50 steps
+    assert (tmp_path / "course.svg").read_text().startswith("<svg")
 
 
 @pytest.fixture(scope="module")
