@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "gradient/activity.hpp"
 #include "gradient/containers.hpp"
 #include "gradient/parameters.hpp"
 #include "gradient/reverse.hpp"
@@ -39,8 +40,7 @@ void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& reque
     Value* v = opened.graph->outputs[i];
     const std::string& name = proto.output[i].name;
     const bool is_named = std::find(request.outputs.begin(), request.outputs.end(), name) != request.outputs.end();
-    const bool is_floating = v->type.is_tensor() && is_float(v->type.dtype);
-    if (!is_named && (!request.outputs.empty() || !is_floating)) continue;
+    if (!is_named && (!request.outputs.empty() || !holds_floats(v->type))) continue;
     opened.outputs.push_back(v);
     opened.output_names.push_back(name);
     // What inference does not know of an output, the model may have stated.

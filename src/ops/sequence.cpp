@@ -113,7 +113,7 @@ const Register sequence_erase{{.name = "SequenceErase",
                                .compute = erase,
                                .gradient = sequence_erase_gradient}};
 
-void infer_at(InferContext& c) { c.set_type(0, element_type(c, 0)); }
+void infer_at(InferContext& c) { c.set_type(0, one_of(c, element_type(c, 0))); }
 
 void at(ComputeContext& c) {
   const std::vector<RuntimeValue>& items = c.sequence(0);

@@ -159,6 +159,15 @@ Type merged(InferContext& context, const Type& a, const Type& b) {
   return combined(context, a, b, [&](const Dim&, const Dim&) { return context.data_dependent("varying"); });
 }
 
+Type one_of(InferContext& context, const Type& element) {
+  Type type = element;
+  if (!type.shape) return type;
+  for (Dim& dim : *type.shape) {
+    if (dim.str().find('@') != std::string::npos) dim = context.data_dependent("element");
+  }
+  return type;
+}
+
 Type without_shapes(const Type& type) {
   Type out = type;
   out.shape.reset();

@@ -30,6 +30,10 @@ std::vector<Type> infer_body(const Node& node, std::string_view attribute, std::
 /// others become new symbols.
 Type merged(InferContext& context, const Type& a, const Type& b);
 
+/// The type of one element of a sequence whose elements are of this type: an extent that depends on data (its symbol
+/// has an '@') need not be that of another element, so it becomes a new symbol.
+Type one_of(InferContext& context, const Type& element);
+
 /// The type with all shapes, also those of elements, unknown.
 Type without_shapes(const Type& type);
 

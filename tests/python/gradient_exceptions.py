@@ -6,18 +6,6 @@ REASONS: dict[str, str] = {}
 TESTED_ELSEWHERE: dict[str, str] = {
     "BitCast": "test_gradient_edges.py",
     "If": "test_control_flow_gradient.py",
-    **dict.fromkeys(
-        (
-            "ConcatFromSequence",
-            "Optional",
-            "OptionalGetElement",
-            "SequenceAt",
-            "SequenceConstruct",
-            "SequenceErase",
-            "SequenceInsert",
-            "SequenceMap",
-            "SplitToSequence",
-        ),
-        "test_sequence_gradient.py",
-    ),
+    "OptionalGetElement": "test_sequence_gradient.py",
+    "SequenceMap": "test_sequence_gradient.py",
 }

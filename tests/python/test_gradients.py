@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_halves(row: Row, dtype: str) -> None:
 
 
 def widened(s: Subject) -> Subject:
-    item = op_case.Instance(s.item.row, "float32", s.item.case, s.item.opset, [op_case.widen(v) for v in s.item.values])
+    item = dataclasses.replace(s.item, dtype="float32", values=[op_case.widen(v) for v in s.item.values])
     return Subject(item, s.wrt, {k: op_case.widen(v) for k, v in s.seeds.items()}, [])
 
 

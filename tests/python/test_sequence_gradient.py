@@ -54,6 +54,12 @@ PIECES = """g (double[2,N] x, int64[3] sizes) => (double[2,M] y, double[2,K] z) 
   more = SequenceInsert(parts, q)
   y = ConcatFromSequence<axis = 1>(more)
   z = Mul(p, p) }"""
+# Parts have extents of their own: one broadcasts against the other.
+BROADCAST = """g (double[2,N] x, int64[2] sizes) => (double[2,M] y) {
+  parts = SplitToSequence<axis = 1>(x, sizes)
+  zero = Constant<value = int64 {0}>() one = Constant<value = int64 {1}>()
+  p = SequenceAt(parts, zero) q = SequenceAt(parts, one)
+  y = Mul(p, q) }"""
 EQUAL = """g (double[2,N] x) => (double[2,M] y) {
   two = Constant<value = int64 {2}>()
   parts = SplitToSequence<axis = 1>(x, two)
@@ -249,6 +255,9 @@ FLOWS = {
     "split": Flow(SPLIT, {"x": some(2, 5), "w": some(5)}, run_split),
     "split-rows": Flow(STACKED, {"x": X}, lambda x: ((x * x).T,)),
     "split-pieces": Flow(PIECES, {"x": some(2, 6), "sizes": np.array([1, 3, 2])}, run_pieces),
+    "split-broadcast": Flow(
+        BROADCAST, {"x": some(2, 4), "sizes": np.array([3, 1])}, lambda x, sizes: (x[:, :3] * x[:, 3:],)
+    ),
     "split-equal": Flow(EQUAL, {"x": some(2, 5)}, lambda x: (x[:, 4:] ** 2,)),
     "mapped": Flow(MAPPED, {"x": X, "w": W, "v": some(3)}, run_mapped),
     "mapped-inputs": Flow(MAPPED, {"x": X, "w": W, "v": some(3)}, run_mapped, ("x",)),
