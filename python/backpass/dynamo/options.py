@@ -37,8 +37,7 @@ class CompileOptions:
     """Called with each exported model before it is loaded; they change it in place or return another."""
 
     preallocate_output: bool = False
-    """torch allocates the outputs of graphs with fixed shapes, the engine's results are copied into them. Without it
-    outputs are torch tensors over memory of the engine, which costs less."""
+    """Accepted for scripts that set it: outputs always are torch tensors that the engine wrote into, without copies."""
 
     assert_allclose_to_baseline: bool = False
     """Every graph is also run by torch and the results compared; slow, for finding errors."""

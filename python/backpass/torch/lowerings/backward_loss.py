@@ -5,12 +5,25 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, Value
+from backpass.torch.builder import Dim, GraphBuilder, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.aot_loss import REDUCTIONS, label_weights
 from backpass.torch.lowerings.common import filled, reshape, unsqueeze
 
 aten = torch.ops.aten
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def label_weights(b: GraphBuilder, target: Value, weight: Value | None, ignore_index: Dim, dtype: torch.dtype) -> Value:
+    """What each label counts: its class's weight (or 1), 0 for the ignored one."""
+    kind = b.dtype_of(target)
+    ignored = b.op("Equal", target, b.scalar(ignore_index, kind))
+    zero = b.constant(0, dtype)
+    if weight is None:
+        result: Value = b.op("Where", ignored, zero, b.constant(1, dtype), dtype=dtype, shape=target.shape)
+        return result
+    safe = b.op("Where", ignored, b.constant(0, kind), target)
+    return b.op("Where", ignored, zero, b.op("Gather", weight, safe, axis=0), dtype=dtype, shape=target.shape)
 
 
 @lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)

@@ -42,7 +42,7 @@ def linear(b: GraphBuilder, node: fx.Node, x: Value, weight: Value, bias: Value 
     return result if bias is None else b.op("Add", result, bias, dtype=x.dtype)
 
 
-@lowers(aten.addmm.default, aten.addmv.default, aten.addbmm.default)
+@lowers(aten.addmm.default, aten.addmv.default)
 def addmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
     refuse_complex(c, x, y)
     if x.rank == 2 and y.rank == 2 and isinstance(alpha, int | float) and isinstance(beta, int | float) and beta != 0:
@@ -56,6 +56,15 @@ def addmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Sc
 @lowers(aten.baddbmm.default)
 def baddbmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
     return _scaled_sum(b, node, c, x, y, beta, alpha)
+
+
+@lowers(aten.addbmm.default)
+def addbmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    """A sum of products is one product of matrices laid side by side."""
+    refuse_complex(c, x, y)
+    count, rows, inner = b.shape_of(x)
+    wide = common.reshape(b, common.transpose(b, x, [1, 0, 2]), (rows, count * inner))
+    return _scaled_sum(b, node, c, wide, common.reshape(b, y, (count * inner, b.shape_of(y)[2])), beta, alpha)
 
 
 def _scaled_sum(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Any, alpha: Any) -> Value:

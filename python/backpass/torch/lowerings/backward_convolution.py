@@ -1,4 +1,4 @@
-"""Convolution and its gradients as AOT graphs hold them."""
+"""Gradients of convolution, as AOT graphs hold them."""
 
 from __future__ import annotations
 
@@ -43,17 +43,6 @@ def attributes(
     if transposed:
         found["output_padding"] = full(output_padding)
     return found
-
-
-@lowers(aten.convolution.default)
-def convolution(
-    b: GraphBuilder, node: fx.Node, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
-    padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
-    refuse_complex(x, weight)
-    found = attributes(x.rank, stride, padding, dilation, transposed, output_padding, groups)
-    result: Value = b.op("ConvTranspose" if transposed else "Conv", x, weight, bias, dtype=x.dtype, **found)
-    return result
 
 
 @lowers(aten.convolution_backward.default)

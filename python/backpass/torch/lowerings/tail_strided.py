@@ -1,4 +1,4 @@
-"""Views that are gathered."""
+"""Views by strides, gathered."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from torch import fx
 
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import axis_of, expand, meta, refuse_complex, reshape, transpose
+from backpass.torch.lowerings.common import reshape
 
 aten = torch.ops.aten
 MOST = 1 << 20  # elements of an index table that is written into the model
-
-
-@lowers(aten.copy.default)
-def copy(b: GraphBuilder, node: fx.Node, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    refuse_complex(x, source)
-    return expand(b, b.cast(source, b.dtype_of(x)), meta(node).shape)
 
 
 def _places(size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -73,19 +67,3 @@ def as_strided_scatter(
     values = b.op("Reshape", src, b.constant([-1], torch.int64))
     made = b.op("ScatterElements", flat, b.constant(places), values, axis=0, dtype=x.dtype)
     return reshape(b, made, b.shape_of(x))
-
-
-@lowers(aten.unfold.default, aten.unfold_copy.default)
-def unfold(b: GraphBuilder, node: fx.Node, x: Value, dim: int, size: int, step: int) -> Value:
-    """Windows along an axis become a new last axis."""
-    if x.rank == 0:
-        return reshape(b, x, meta(node).shape)
-    axis = axis_of(dim, x.rank)
-    count = meta(node).shape[axis]
-    if not isinstance(count, int):
-        raise NoLoweringError("an extent that is not a constant")
-    places = np.arange(count)[:, None] * step + np.arange(size)
-    made = b.op("Gather", x, b.constant(places), axis=axis)
-    shape = [*b.shape_of(x)[:axis], count, size, *b.shape_of(x)[axis + 1 :]]
-    order = [i for i in range(x.rank + 1) if i != axis + 1] + [axis + 1]
-    return transpose(b, Value(made, x.dtype, shape), order)

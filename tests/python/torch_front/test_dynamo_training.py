@@ -1,0 +1,77 @@
+"""torch.compile with Backpass: training of whole modules, natively, in both modes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from backpass.dynamo import make_aot_ort
+from test_dynamo_backend import MODES, both
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 8, padding_idx=0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 5)
+        )
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        scores = self.layers(self.embedding(ids))
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), ignore_index=2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_is_eagers(mode: str) -> None:
+    ids, labels = torch.randint(0, 11, (3, 7)), torch.randint(0, 5, (3, 7))
+    record = both(lambda net, *a: net(*a), ids, labels, mode=mode, module=Classifier(), fullgraph=True)
+    assert [g.kind for g in record.graphs] == (["forward", "backward"] if mode == "aot" else ["training"])
+    assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batch_norm_updates_its_statistics(mode: str) -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    record = both(lambda net, x: net(x), torch.randn(3, 2, 6, 5), mode=mode, module=net)
+    assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_session_for_all_shapes(mode: str) -> None:
+    """With dynamic=True a graph is compiled once; other extents reuse it."""
+    net = Classifier()
+    backend, record = make_aot_ort(dynamic=True, mode=mode)
+    compiled = torch.compile(net, backend=backend, dynamic=True, fullgraph=True)
+    for batch, length in ((3, 7), (2, 5), (6, 4)):
+        ids, labels = torch.randint(0, 11, (batch, length)), torch.randint(0, 5, (batch, length))
+        net.zero_grad()
+        wanted = net(ids, labels)
+        wanted.backward()
+        expected = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        got = compiled(ids, labels)
+        got.backward()
+        torch.testing.assert_close(got, wanted)
+        for p, gradient in zip(net.parameters(), expected, strict=True):
+            torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert len(record.graphs) == (2 if mode == "aot" else 1), str(record)
+    assert [g.calls for g in record.graphs] == [3] * len(record.graphs)
+    assert all(g.native for g in record.graphs), str(record)
+
+
+def test_dropout_in_the_engine() -> None:
+    x = torch.ones(200, 300, requires_grad=True)
+    backend, record = make_aot_ort()
+    y = torch.compile(lambda x: torch.nn.functional.dropout(x, 0.25), backend=backend)(x)
+    y.sum().backward()
+    kept = y != 0
+    assert abs(kept.float().mean().item() - 0.75) < 0.01
+    torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / 0.75))
+    torch.testing.assert_close(x.grad, y.detach())
+    assert all(g.native for g in record.graphs), str(record)
