@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -25,6 +26,13 @@ from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.torch import ExportedModel, export_module
 from backpass.torch.runtime import EngineGraph
+
+FLOATS = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+)
 
 
 def compile_forward(
@@ -117,7 +125,8 @@ class ForwardGraph:
         examples = [example_inputs[i] if held is None else held for i, held in self._feeds]
         wanted = [s.name for s, e in zip(exported.inputs, examples, strict=True) if _is_wanted(e)]
         report.kind = "training" if wanted and torch.is_grad_enabled() else "inference"
-        proto = transformed(exported.proto, options)
+        changed = [o.name for o in exported.outputs if o.kind != "user" and o.dtype is not None]
+        proto = transformed(_stop_gradients(exported.proto, changed), options)
         report.nodes, report.fallbacks = len(proto.graph.node), [f.op for f in exported.fallbacks]
         self._graph = _loaded(proto.SerializeToString(), [s.name for s in exported.inputs], wanted, options)
         self._check_writes(examples)
@@ -151,6 +160,22 @@ class ForwardGraph:
         if wanted is not None:
             check_against(wanted, results)
         return results
+
+
+def _stop_gradients(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """No gradient ever arrives for what is written back (running statistics): the engine need not expect one."""
+    kinds = {v.name: v.type.tensor_type.elem_type for v in proto.graph.output}
+    for name in names:
+        if kinds[name] not in FLOATS:
+            continue
+        inner = f"{name}_made"
+        for node in proto.graph.node:
+            node.input[:] = [inner if n == name else n for n in node.input]
+            node.output[:] = [inner if n == name else n for n in node.output]
+        proto.graph.node.append(onnx.helper.make_node("StopGradient", [inner], [name], name, domain="backpass"))
+        if all(o.domain != "backpass" for o in proto.opset_import):
+            proto.opset_import.append(onnx.helper.make_opsetid("backpass", 1))
+    return proto
 
 
 def _loaded(model: bytes, names: list[str], wanted: list[str], options: CompileOptions) -> EngineGraph:
