@@ -36,7 +36,7 @@ def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Ex
         made = torch.onnx.export(program, opset_version=OPSET, optimize=options.optimize, verbose=False)
     assert made is not None
     proto = made.model_proto
-    names = [spec.arg.name for spec in program.graph_signature.input_specs]
+    names = list(program.graph_signature.user_inputs)
     feeds = [names.index(value.name) for value in proto.graph.input]
     results = [Slot("output", i) for i in range(len(proto.graph.output))]
     return Exported(_without_metadata(proto), feeds, results, [])

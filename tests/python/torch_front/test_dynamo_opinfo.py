@@ -7,9 +7,9 @@ import pytest
 
 # One operator per family, each of which must run without calling back into torch.
 NAMES = """
-add addbmm addmm amax argmax baddbmm bmm cat clamp cumsum diagonal digamma div erfc exp expand flip gather
-index_add index_put lgamma linalg.vector_norm logsumexp masked_fill matmul max.reduction_with_dim mul
-nn.functional.adaptive_avg_pool2d nn.functional.avg_pool2d nn.functional.batch_norm nn.functional.conv2d
+add addbmm addmm amax argmax baddbmm bmm cat clamp cumsum diagonal digamma div.no_rounding_mode erfc exp expand flip
+gather index_add index_put lgamma linalg.vector_norm logsumexp masked_fill matmul max.reduction_with_dim mul
+nn.functional.adaptive_avg_pool2d nn.functional.adaptive_max_pool2d nn.functional.batch_norm nn.functional.conv2d
 nn.functional.conv_transpose2d nn.functional.cross_entropy nn.functional.embedding nn.functional.gelu
 nn.functional.group_norm nn.functional.layer_norm nn.functional.max_pool2d nn.functional.nll_loss
 nn.functional.silu scatter_reduce.amax select_scatter slice_scatter softmax sort special.i1 std topk unfold

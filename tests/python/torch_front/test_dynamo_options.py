@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -55,7 +56,13 @@ print(record().execution_count)
     assert run_python(code, tmp_path).split() == ["1"]
 
 
-@pytest.mark.parametrize("first", ["import torch._dynamo", "pass", "import torch._dynamo as d; d.list_backends()"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "pass",
+        *(pytest.param(f"import torch._dynamo as d; {c}", marks=pytest.mark.slow) for c in ("d", "d.list_backends()")),
+    ],
+)
 def test_the_old_name_after_install(first: str) -> None:
     code = f"""
 {first}
@@ -223,3 +230,23 @@ def test_nodes_are_called_as_in_the_fx_graph() -> None:
     backend, _ = make_aot_ort(pre_ort_model_transforms=[lambda m: seen.extend(n.name for n in m.graph.node)])
     torch.compile(lambda x: torch.sin(x), backend=backend)(torch.ones(2))
     assert seen == ["sin"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", ["backpass", "torch"])
+def test_example_trains_a_llama(exporter: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the example is a model of transformers")
+    command = [
+        sys.executable,
+        ROOT / "examples" / "llama_compile.py",
+        "--folder",
+        tmp_path / "d",
+        "--exporter",
+        exporter,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exported model: ['dort-llama-ort0.onnx', 'dort-llama-ort1.onnx']" in done.stdout
+    assert "2 of 2 graphs run in the engine alone" in done.stdout
+    (difference,) = re.findall(r"differ by at most (\S+)", done.stdout)
+    assert float(difference) < 1e-5

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from backpass.torch.builder import Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.tail_special import Formula, _single
+from backpass.torch.lowerings.tail_special import Formula, single
 
 aten = torch.ops.aten
 
@@ -104,18 +107,24 @@ def _second(f: Formula, x: Value, order: int) -> Value:
     return _right_half(f, x, result, -math.inf)
 
 
-for _order, _targets in enumerate(
-    [(aten.i0, aten.special_modified_bessel_i0), (aten.special_i1, aten.special_modified_bessel_i1)]
-):
-    for _target in _targets:
-        lowers(_target.default)(_single(lambda f, x, n=_order: _modified(f, x, n, False)))
-for _order, _target in enumerate([aten.special_i0e, aten.special_i1e]):
-    lowers(_target.default)(_single(lambda f, x, n=_order: _modified(f, x, n, True)))
-for _order, _target in enumerate([aten.special_modified_bessel_k0, aten.special_modified_bessel_k1]):
-    lowers(_target.default)(_single(lambda f, x, n=_order: _second_kind(f, x, n, False)))
-for _order, _target in enumerate([aten.special_scaled_modified_bessel_k0, aten.special_scaled_modified_bessel_k1]):
-    lowers(_target.default)(_single(lambda f, x, n=_order: _second_kind(f, x, n, True)))
-for _order, _target in enumerate([aten.special_bessel_j0, aten.special_bessel_j1]):
-    lowers(_target.default)(_single(lambda f, x, n=_order: _first(f, x, n)))
-for _order, _target in enumerate([aten.special_bessel_y0, aten.special_bessel_y1]):
-    lowers(_target.default)(_single(lambda f, x, n=_order: _second(f, x, n)))
+_FUNCTIONS: list[tuple[Callable[..., Value], dict[str, bool], Sequence[Sequence[Any]]]] = [
+    (
+        _modified,
+        {"scaled": False},
+        [(aten.i0, aten.special_modified_bessel_i0), (aten.special_i1, aten.special_modified_bessel_i1)],
+    ),
+    (_modified, {"scaled": True}, [(aten.special_i0e,), (aten.special_i1e,)]),
+    (_second_kind, {"scaled": False}, [(aten.special_modified_bessel_k0,), (aten.special_modified_bessel_k1,)]),
+    (
+        _second_kind,
+        {"scaled": True},
+        [(aten.special_scaled_modified_bessel_k0,), (aten.special_scaled_modified_bessel_k1,)],
+    ),
+    (_first, {}, [(aten.special_bessel_j0,), (aten.special_bessel_j1,)]),
+    (_second, {}, [(aten.special_bessel_y0,), (aten.special_bessel_y1,)]),
+]
+
+for _function, _settings, _orders in _FUNCTIONS:
+    for _order, _targets in enumerate(_orders):
+        for _target in _targets:
+            lowers(_target.default)(single(functools.partial(_function, order=_order, **_settings)))

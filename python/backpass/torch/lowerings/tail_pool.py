@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from backpass.torch.lowerings.common import meta, reshape
 
 aten = torch.ops.aten
 
-Table = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Table = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def windows(extent: int, pooled: int) -> Table:
@@ -31,7 +32,7 @@ def _adaptive_max(b: GraphBuilder, node: fx.Node, x: Value, spatial: int) -> tup
     extents, pooled = b.shape_of(x)[-spatial:], meta(node, 0).shape[-spatial:]
     if not all(isinstance(d, int) for d in (*extents, *pooled)):
         raise NoLoweringError("extents that are not constants")
-    flat = np.zeros((), np.int64)
+    flat: Table = np.zeros((), np.int64)
     for extent, size in zip(extents, pooled, strict=True):  # position in a plane, [out, window] for each axis
         table = windows(int(extent), int(size))
         flat = flat.reshape(*flat.shape, 1, 1) * int(extent) + table

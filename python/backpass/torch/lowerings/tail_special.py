@@ -41,7 +41,7 @@ class Formula:
         return result
 
 
-def _single(function: Callable[[Formula, Value], Value]) -> Callable[..., Value]:
+def single(function: Callable[[Formula, Value], Value]) -> Callable[..., Value]:
     """A lowering that computes in float64 and is only good enough for narrower results."""
 
     def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
@@ -67,14 +67,14 @@ def _erfc_of_positive(f: Formula, x: Value, square: Value | float) -> Value:
 
 
 @lowers(aten.erfc.default)
-@_single
+@single
 def erfc(f: Formula, x: Value) -> Value:
     tail = _erfc_of_positive(f, f.op("Abs", x), f.op("Mul", x, x))
     return f.where(f.op("Less", x, 0.0), f.op("Sub", 2.0, tail), tail)
 
 
 @lowers(aten.special_erfcx.default)
-@_single
+@single
 def erfcx(f: Formula, x: Value) -> Value:
     tail = _erfc_of_positive(f, f.op("Abs", x), 0.0)
     other = f.op("Sub", f.op("Mul", f.op("Exp", f.op("Mul", x, x)), 2.0), tail)
@@ -92,7 +92,7 @@ _ERFINV_FAR = (
 
 
 @lowers(aten.erfinv.default)
-@_single
+@single
 def erfinv(f: Formula, x: Value) -> Value:
     inside = f.op("Mul", f.op("Sub", 1.0, x), f.op("Add", 1.0, x))
     w = f.op("Neg", f.op("Log", inside))  # NaN outside of [-1, 1]
@@ -121,7 +121,7 @@ def _lgamma_from_half(f: Formula, x: Value) -> Value:
 
 
 @lowers(aten.lgamma.default)
-@_single
+@single
 def lgamma(f: Formula, x: Value) -> Value:
     small = f.op("Less", x, 0.5)
     right = _lgamma_from_half(f, f.where(small, f.op("Sub", 1.0, x), x))
@@ -161,7 +161,7 @@ def _digamma(f: Formula, x: Value) -> Value:
     return f.where(f.op("Equal", x, 0.0), at_zero, f.where(pole, math.nan, result))
 
 
-lowers(aten.digamma.default)(_single(_digamma))
+lowers(aten.digamma.default)(single(_digamma))
 
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
@@ -187,4 +187,4 @@ def _trigamma(f: Formula, x: Value) -> Value:
 def polygamma(b: GraphBuilder, node: fx.Node, n: int, x: Value) -> Value:
     if n > 1:
         raise NoLoweringError(f"derivative {n} of digamma")
-    return _single(_trigamma if n else _digamma)(b, node, x)
+    return single(_trigamma if n else _digamma)(b, node, x)
