@@ -1,5 +1,8 @@
 """Backpass reads, differentiates, plans and runs ONNX models on CPUs."""
 
+import importlib
+from typing import Any
+
 from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
 from backpass._core import version as __version__
 from backpass.custom import register_gradient, register_operator
@@ -26,3 +29,12 @@ __all__ = [
     "register_operator",
     "set_seed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is first used."""
+    if name == "ORTModule":
+        return importlib.import_module("backpass.ortmodule").ORTModule
+    if name == "ortmodule":
+        return importlib.import_module("backpass.ortmodule")
+    raise AttributeError(f"module 'backpass' has no attribute {name!r}")

@@ -26,6 +26,9 @@ PARTS = {
     "onnxruntime.training.artifacts": "backpass.artifacts",
     "onnxruntime.training.onnxblock": "backpass.onnxblock",
     "onnxruntime.training.api": "backpass.api",
+    "onnxruntime.training.ortmodule": "backpass.ortmodule",
+    "onnxruntime.training.ortmodule._fallback": "backpass.ortmodule.fallback",
+    "torch_ort": "backpass.ortmodule",
 }
 _RUNTIME = {"onnxruntime": "backpass._ort"}
 # torch imports this one, which is empty nowadays, before it looks a backend up.
@@ -33,7 +36,8 @@ _COMPILE = {"torch._dynamo.backends.onnxrt": "backpass.dynamo.onnxrt"}
 
 
 def install(runtime: bool = False) -> None:
-    """Makes ``onnxruntime.training`` (artifacts, onnxblock, api) resolve to Backpass, for the rest of the process.
+    """Makes ``onnxruntime.training`` (artifacts, onnxblock, api, ortmodule) and ``torch_ort`` resolve to Backpass, for
+    the rest of the process.
 
     Where no onnxruntime is installed, or with ``runtime``, ``onnxruntime`` itself too: InferenceSession, OrtValue,
     SessionOptions and what else `backpass._ort` holds. ``torch.compile`` finds the backend ``onnxrt``. Calling it

@@ -10,8 +10,6 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // sessions in global variables outlive the interpreter
   m.doc() = "The Backpass engine.";
   m.attr("version") = BACKPASS_VERSION;
-  // A loss that is still there when Python ends keeps its forward pass: torch's graph is no place Python clears.
-  nb::set_leak_warnings(false);
   nb::exception<backpass::Error> error(m, "Error", PyExc_RuntimeError);
   nb::exception<backpass::InvalidInput>(m, "InvalidInput", error);
   nb::exception<backpass::Unsupported>(m, "Unsupported", error);

@@ -23,7 +23,8 @@ using Mask = std::vector<bool>;
 
 bool draws_numbers(const Graph& graph) {
   for (const Node* node : graph.nodes()) {
-    if (node->def != nullptr && node->def->is_random) return true;
+    const bool elsewhere = node->domain == "org.pytorch.aten" || node->op == "PythonOp";  // torch's own numbers
+    if (node->def != nullptr && node->def->is_random && !elsewhere) return true;
     for (const auto& [key, sub] : node->subgraphs) {
       if (draws_numbers(*sub)) return true;
     }

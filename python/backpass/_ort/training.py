@@ -1,7 +1,8 @@
 """What ``onnxruntime.training`` holds at its top after `backpass.compat.install`."""
 
 import importlib
-from types import ModuleType
+import importlib.util
+from typing import Any
 
 from backpass import artifacts, compat
 
@@ -11,12 +12,14 @@ __path__: list[str] = []  # a package to `import`, whose parts backpass.compat k
 
 
 def is_ortmodule_available() -> bool:
-    """Whether ORTModule can be imported."""
-    return False
+    """Whether ORTModule can be imported: it needs torch."""
+    return importlib.util.find_spec("torch") is not None
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """``from onnxruntime.training import api`` asks the module itself, by the name it has here."""
+    if name == "ORTModule":
+        return importlib.import_module("backpass.ortmodule").ORTModule
     place = compat.PARTS.get(f"onnxruntime.training.{name}")
     if place is None:
         raise AttributeError(f"module 'onnxruntime.training' has no attribute {name!r}")

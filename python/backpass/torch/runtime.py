@@ -68,7 +68,9 @@ class EngineGraph:
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
         if self._wanted and torch.is_grad_enabled():
-            return list(_Run.apply(self, *inputs))  # type: ignore[no-untyped-call]
+            transformed = torch._C._are_functorch_transforms_active()  # refused there, with the reason
+            apply: Any = _Run.apply if transformed else _apply
+            return list(apply(self, *inputs))
         return self.infer(inputs)
 
     def infer(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -163,3 +165,7 @@ class _Run(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             gradients = [None if g is None else _refusing(g) for g in gradients]
         return (None, *gradients)
+
+
+# Function.apply without its care for torch.func, which takes longer than all of ours does
+_apply = super(torch.autograd.Function, _Run).apply

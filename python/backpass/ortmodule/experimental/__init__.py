@@ -1,0 +1,1 @@
+"""What ONNX Runtime Training kept under this name."""

@@ -1,0 +1,110 @@
+"""When the engine cannot run a module: which failures let PyTorch run it instead. Nothing falls back unsaid."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import traceback
+
+
+class FallbackPolicy(enum.IntFlag):
+    """What may be left to PyTorch. `FALLBACK_DISABLE` wins over everything."""
+
+    FALLBACK_DISABLE = 1
+    FALLBACK_FORCE_TORCH_FORWARD = 2
+    FALLBACK_FORCE_TORCH_BACKWARD = 4
+    FALLBACK_UNSUPPORTED_DEVICE = 8
+    FALLBACK_UNSUPPORTED_DATA = 16
+    FALLBACK_UNSUPPORTED_TORCH_MODEL = 32
+    FALLBACK_UNSUPPORTED_ONNX_MODEL = 64
+    FALLBACK_BAD_INITIALIZATION = 128
+
+    def is_set(self, policy: FallbackPolicy) -> bool:
+        return not self.is_disabled() and bool(self & policy)
+
+    def is_disabled(self) -> bool:
+        return bool(self & FallbackPolicy.FALLBACK_DISABLE)
+
+
+_FallbackPolicy = FallbackPolicy  # as scripts know it
+
+DEFAULT_POLICY = (
+    FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE
+    | FallbackPolicy.FALLBACK_UNSUPPORTED_DATA
+    | FallbackPolicy.FALLBACK_UNSUPPORTED_TORCH_MODEL
+    | FallbackPolicy.FALLBACK_UNSUPPORTED_ONNX_MODEL
+)
+
+
+class ORTModuleFallbackException(Exception):  # noqa: N818  # the name scripts know
+    """A module that the engine cannot run. The cause is what went wrong."""
+
+
+class ORTModuleInitException(ORTModuleFallbackException):
+    """The set-up is not usable."""
+
+
+class ORTModuleDeviceException(ORTModuleFallbackException):
+    """A tensor is not on the CPU."""
+
+
+class ORTModuleIOError(ORTModuleFallbackException):
+    """An input or output has a type that cannot be handed over."""
+
+
+class ORTModuleTorchModelException(ORTModuleFallbackException):
+    """PyTorch cannot capture the module."""
+
+
+class ORTModuleONNXModelException(ORTModuleFallbackException):
+    """The exported graph cannot be built in the engine."""
+
+
+_POLICIES: dict[type[ORTModuleFallbackException], FallbackPolicy] = {
+    ORTModuleDeviceException: FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE,
+    ORTModuleIOError: FallbackPolicy.FALLBACK_UNSUPPORTED_DATA,
+    ORTModuleTorchModelException: FallbackPolicy.FALLBACK_UNSUPPORTED_TORCH_MODEL
+    | FallbackPolicy.FALLBACK_BAD_INITIALIZATION,
+    ORTModuleONNXModelException: FallbackPolicy.FALLBACK_UNSUPPORTED_ONNX_MODEL,
+    ORTModuleInitException: FallbackPolicy.FALLBACK_BAD_INITIALIZATION,
+}
+_FORCED = FallbackPolicy.FALLBACK_FORCE_TORCH_FORWARD | FallbackPolicy.FALLBACK_FORCE_TORCH_BACKWARD
+
+
+def wrap_exception(
+    kind: type[ORTModuleFallbackException], cause: BaseException, text: str = ""
+) -> ORTModuleFallbackException:
+    """An exception of `kind` that says what `cause` said and keeps it."""
+    made = kind(text or str(cause))
+    made.__cause__ = cause
+    return made
+
+
+class FallbackManager:
+    """Remembers the failure that made PyTorch take over, and says so once."""
+
+    def __init__(self, policy: FallbackPolicy, retry: bool, logger: logging.Logger) -> None:
+        self.policy = policy
+        self.retry = retry
+        self.reason: ORTModuleFallbackException | None = None
+        self._logger = logger
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this call goes to PyTorch without asking the engine."""
+        if self.retry:
+            self.reason = None
+        return self.reason is not None
+
+    def handle(self, error: ORTModuleFallbackException) -> None:
+        """Returns when PyTorch may take over from here; raises `error` otherwise."""
+        if not self.policy.is_set(_POLICIES[type(error)] | _FORCED):
+            raise error
+        if self.reason is None:
+            cause = error.__cause__ or error
+            trace = "".join(traceback.format_exception(cause, chain=False)).rstrip()
+            until = "for this call" if self.retry else "from here on"
+            self._logger.warning(
+                "PyTorch runs the module %s, without Backpass: %s: %s\n%s", until, type(error).__name__, error, trace
+            )
+        self.reason = error

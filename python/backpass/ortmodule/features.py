@@ -1,0 +1,149 @@
+"""What is on and off, told when a module is first built, and ``explain``: what was exported and where time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+import backpass
+from backpass.profile import Profile
+from backpass.torch import callbacks
+
+if TYPE_CHECKING:
+    from backpass.ortmodule.manager import Manager
+    from backpass.ortmodule.variant import Variant
+
+_NOT_YET = "not available in this version"
+
+
+def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
+    """Feature, whether it is on, and a note. What is not built is off, whatever the switches say."""
+    options, exported = manager.options, variant.exported
+    functions = exported.python_ops
+    return [
+        (
+            "ATen Executor",
+            bool(exported.fallbacks),
+            "left to torch: " + ", ".join(sorted({f.op for f in exported.fallbacks}))
+            if exported.fallbacks
+            else "every operator runs in the engine",
+        ),
+        ("Cast Propagation", False, _NOT_YET),
+        (
+            "Custom Function",
+            options.enable_custom_autograd_function,
+            f"{len(functions)} torch.autograd.Function(s) called back" if functions else "none in this module",
+        ),
+        ("Memory Optimizer", False, _NOT_YET),
+        ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
+        (" - FLOP Reduction", False, _NOT_YET),
+        (" - Label Sparsity", False, _NOT_YET),
+        (" - Embed Sparsity", False, _NOT_YET),
+        (
+            "Export Cache",
+            bool(options.cache_dir),
+            options.cache_dir or "set ORTMODULE_CACHE_DIR to keep exports for the next start",
+        ),
+        ("Variable Shapes", variant.dynamic, _shapes_note(manager, variant)),
+        ("Auto Fallback", not options.fallback_policy.is_disabled(), _policy_note(manager)),
+        ("ZeRO Stage3 Support", False, _NOT_YET),
+    ]
+
+
+def _shapes_note(manager: Manager, variant: Variant) -> str:
+    if variant.dynamic:
+        return "new shapes need no export"
+    if manager.options.dynamic_shapes == "auto":
+        return "the first other shapes are exported once more, for all"
+    return "each set of shapes is exported by itself"
+
+
+def _policy_note(manager: Manager) -> str:
+    policy = manager.options.fallback_policy
+    return "failures are raised" if policy.is_disabled() else str(policy.name)
+
+
+def table(manager: Manager, variant: Variant, build_seconds: float) -> str:
+    """The start-up table."""
+    mode = "training" if variant.training else "inference"
+    found = rows(manager, variant)
+    width = max(len(name) for name, _, _ in found)
+    lines = [f"ORTModule({type(manager.module).__name__}) was built for {mode}"]
+    lines += [f"  {name:<{width}}  {'ON ' if on else 'OFF'}  {note}" for name, on, note in found]
+    source = "read from the cache" if variant.from_cache else _split(variant)
+    total = variant.export_seconds + build_seconds
+    lines.append(
+        f"  ready after {total:.2f} s: export {variant.export_seconds:.2f} s ({source}), build {build_seconds:.2f} s"
+    )
+    lines.append(f"  Backpass {backpass.__version__}, torch {torch.__version__}")
+    return "\n".join(lines)
+
+
+def _split(variant: Variant) -> str:
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in variant.exported.seconds.items())
+
+
+def report(manager: Manager, variant: Variant, build_seconds: float) -> None:
+    """Logs the table, once for training and once for inference."""
+    if variant.training not in manager.reported:
+        manager.reported.add(variant.training)
+        manager.logger.warning("%s", table(manager, variant, build_seconds))
+
+
+def explain(manager: Manager) -> str:
+    """Everything that was exported and built for a module, and where its time went."""
+    name = type(manager.module).__name__
+    if manager.fallback.reason is not None:
+        why = manager.fallback.reason
+        return f"ORTModule({name}): PyTorch runs the module, because of {type(why).__name__}: {why}"
+    if not manager.variants:
+        return f"ORTModule({name}): nothing exported yet; call it once"
+    parts = [f"ORTModule({name}): {len(manager.variants)} export(s)"]
+    for number, variant in enumerate(manager.variants, 1):
+        parts += _explained(number, variant)
+    return "\n".join(parts)
+
+
+def _explained(number: int, variant: Variant) -> list[str]:
+    exported = variant.exported
+    shapes = ", ".join(f"{s.name}{list(s.shape)}" for s in exported.inputs if s.kind == "user")
+    mode = "training" if variant.training else "inference"
+    came = "from the cache" if variant.from_cache else _split(variant)
+    graphs = list(dict.fromkeys(variant.graphs.values()))
+    seconds = sum(g.spent.seconds for g in graphs)
+    lines = [
+        f"export {number}, {mode}: {shapes}",
+        f"  {len(exported.proto.graph.node)} nodes, exported in {variant.export_seconds:.2f} s ({came}), "
+        f"built {len(graphs)} time(s) in {variant.build_seconds:.2f} s",
+    ]
+    for graph in graphs:
+        spent = graph.spent
+        lines.append(
+            f"  gradients of {len(graph.requires_grad)} tensors: {spent.forwards} forward {spent.forward_seconds:.3f} "
+            f"s, {spent.backwards} backward {spent.backward_seconds:.3f} s"
+        )
+    lines += _handed_over(variant, seconds)
+    for graph in graphs:
+        rewrites = graph.session.rewrites()
+        lines.append(f"  {len(rewrites)} rewrites{':' if rewrites else ''}")
+        lines += [f"    {line}" for line in rewrites]
+        profile = Profile(graph.session.take_profile())
+        if profile.steps:
+            lines += [f"    {line}" for line in profile.table().splitlines()]
+    return lines
+
+
+def _handed_over(variant: Variant, seconds: float) -> list[str]:
+    """Nodes that torch runs, with their share of the time of the graphs they are in."""
+    functions = [n for n in variant.exported.proto.graph.node if n.op_type == "PythonOp"]
+    if not variant.exported.fallbacks and not functions:
+        return ["  every operator runs in the engine"]
+    nodes = {n.name for n in functions} | {n.name for n in variant.exported.proto.graph.node if n.op_type == "ATen"}
+    lines = []
+    for used in callbacks.usage():
+        if used.node in nodes or any(used.node.startswith(f"{n}_Grad") for n in nodes):
+            share = f"{used.seconds / seconds:.1%} of the time" if seconds else "not run yet"
+            lines.append(f"  torch runs {used.op} {used.target} '{used.node}': {used.calls} calls, {share}")
+    lines += [f"  left to torch: {fallback}" for fallback in variant.exported.fallbacks]
+    return lines

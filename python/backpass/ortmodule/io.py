@@ -1,0 +1,229 @@
+"""What a module takes and returns, taken apart into tensors and put together again.
+
+A *structure* is what is left of a nest of containers when its tensors are taken out: nested tuples that can be
+compared, hashed and written as JSON by `dump`. Two calls with equal structures differ in their tensors only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import re
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from backpass.ortmodule.fallback import ORTModuleIOError, wrap_exception
+
+Structure = tuple[Any, ...]
+
+TENSOR: Structure = ("tensor",)
+NONE: Structure = ("constant", "none", "")
+_NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
+_SYMBOLIC: dict[type, str] = {torch.SymBool: "bool", torch.SymInt: "int", torch.SymFloat: "float"}
+_READ: dict[str, Callable[[str], Any]] = {
+    "none": lambda _: None,
+    "bool": lambda text: text == "True",
+    "int": int,
+    "float": float,
+    "str": str,
+    "dtype": lambda text: getattr(torch, text),
+    "device": torch.device,
+}
+
+
+def flatten(value: Any, tensors: list[torch.Tensor]) -> Structure:
+    """Appends the tensors of `value` and returns its structure. ORTModuleIOError for types nobody knows."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return TENSOR
+    if value is None:
+        return NONE
+    kind = type(value)
+    if kind in _NUMBERS:
+        return "constant", _NUMBERS[kind], repr(value)
+    if kind is str:
+        return "constant", "str", value
+    if kind in (list, tuple):
+        return kind.__name__, tuple(flatten(v, tensors) for v in value)
+    if kind is dict:
+        return "dict", tuple(value), tuple(flatten(v, tensors) for v in value.values())
+    return _flatten_rare(value, tensors)
+
+
+def _flatten_rare(value: Any, tensors: list[torch.Tensor]) -> Structure:
+    kind = type(value)
+    if kind in _SYMBOLIC:  # a size that the capture keeps variable: comes back as a tensor of one number
+        make = torch.tensor if kind is torch.SymBool else torch.scalar_tensor
+        tensors.append(make(value, dtype={"int": torch.int64, "float": torch.float64}.get(_SYMBOLIC[kind])))
+        return "number", _SYMBOLIC[kind]
+    for number, name in _NUMBERS.items():  # numpy's floats are Python's, too
+        if isinstance(value, number) and not isinstance(value, enum.Enum):
+            return "constant", name, repr(number(value))
+    if isinstance(value, torch.dtype):
+        return "constant", "dtype", str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return "constant", "device", str(value)
+    if isinstance(value, enum.Enum):
+        return "enum", kind, value.name
+    return _flatten_container(value, kind, tensors)
+
+
+def _flatten_container(value: Any, kind: type, tensors: list[torch.Tensor]) -> Structure:
+    def each(values: Any) -> tuple[Structure, ...]:
+        return tuple(flatten(v, tensors) for v in values)
+
+    if kind is defaultdict:
+        return "defaultdict", value.default_factory, tuple(value), each(value.values())
+    if kind is OrderedDict:
+        return "mapping", kind, tuple(value), each(value.values())
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return "namedtuple", kind, each(value)
+    if kind in pytree.SUPPORTED_NODES and kind is not torch.Size:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+        return "pytree", kind, _Context(context), each(children)
+    if dataclasses.is_dataclass(value) and not isinstance(value, Mapping):
+        names = tuple(field.name for field in dataclasses.fields(value))
+        return "dataclass", kind, names, each(getattr(value, n) for n in names)
+    if isinstance(value, dict | UserDict):
+        return "mapping", kind, tuple(value), each(value.values())
+    if isinstance(value, list | tuple):
+        return "sequence", kind, each(value)
+    raise wrap_exception(
+        ORTModuleIOError,
+        TypeError(
+            f"type of an input or output: got {kind.__module__}.{kind.__qualname__}, expected a tensor, number, "
+            "string, None, or a list, tuple, mapping or dataclass of these; convert it, or register it with "
+            "torch.utils._pytree.register_pytree_node"
+        ),
+    )
+
+
+class _Context:
+    """What a registered container keeps besides its members; compared by value where that is possible."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Context) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return 0  # contexts are often lists
+
+
+def rebuild(structure: Structure, tensors: Iterator[Any]) -> Any:
+    """The inverse of `flatten`: takes from `tensors` in order."""
+    kind = structure[0]
+    if kind == "tensor":
+        return next(tensors)
+    if kind == "constant":
+        return _READ[structure[1]](structure[2])
+    if kind == "number":
+        return {"bool": bool, "int": int, "float": float}[structure[1]](next(tensors).item())
+    if kind == "enum":
+        return structure[1][structure[2]]
+    values = [rebuild(child, tensors) for child in structure[-1]]
+    if kind == "tuple":
+        return tuple(values)
+    if kind == "list":
+        return values
+    if kind == "dict":
+        return dict(zip(structure[1], values, strict=True))
+    return _rebuild_typed(structure, values)
+
+
+def _rebuild_typed(structure: Structure, values: list[Any]) -> Any:
+    kind, made = structure[:2]
+    if kind == "defaultdict":
+        return defaultdict(made, zip(structure[2], values, strict=True))
+    if kind == "mapping":
+        return made(dict(zip(structure[2], values, strict=True)))
+    if kind == "namedtuple":
+        return made(*values)
+    if kind == "sequence":
+        return made(values)
+    if kind == "pytree":
+        return pytree.SUPPORTED_NODES[made].unflatten_fn(values, structure[2].value)
+    result = object.__new__(made)  # a dataclass, as it was: fields set without running __init__ again
+    for name, value in zip(structure[2], values, strict=True):
+        object.__setattr__(result, name, value)
+    return result
+
+
+def leaf_names(structure: Structure, name: str) -> Iterator[str]:
+    """Names of the tensors: `name`, with `_<position>` or `_<key>` for each container around."""
+    if structure[0] in ("tensor", "number"):
+        yield name
+    elif structure[0] not in ("constant", "enum"):
+        keys = structure[-2] if structure[0] in ("dict", "mapping", "defaultdict", "dataclass") else None
+        for i, child in enumerate(structure[-1]):
+            yield from leaf_names(child, f"{name}_{i if keys is None else keys[i]}")
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Names that are Python's and ONNX's, each once."""
+    made: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name)
+        plain = f"_{plain}" if plain[:1].isdigit() else plain
+        candidate, count = plain, 1
+        while candidate in made:
+            count += 1
+            candidate = f"{plain}_{count}"
+        made.append(candidate)
+    return made
+
+
+def dump(structure: Structure) -> Any:
+    """A structure as JSON. TypeError where it holds something that another process could not find again."""
+    return [_dump_part(part) for part in structure]
+
+
+def _dump_part(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return {"t": [_dump_part(p) for p in part]}
+    if isinstance(part, str) or part is None:
+        return part
+    if isinstance(part, bool | int | float):
+        return {"n": part}
+    if isinstance(part, type) and "<locals>" not in part.__qualname__:
+        return {"class": [part.__module__, part.__qualname__]}
+    if isinstance(part, _Context):
+        return {"context": _dump_context(part.value)}
+    raise TypeError(f"{part!r} cannot be written down")
+
+
+def _dump_context(value: Any) -> Any:
+    if isinstance(value, list):
+        return {"l": [_dump_context(v) for v in value]}
+    if isinstance(value, tuple):
+        return {"t": [_dump_context(v) for v in value]}
+    return _dump_part(value)
+
+
+def load(data: Any) -> Structure:
+    """The inverse of `dump`."""
+    return tuple(_load_part(part) for part in data)
+
+
+def _load_part(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    ((kind, value),) = part.items()
+    if kind == "t":
+        return tuple(_load_part(p) for p in value)
+    if kind == "l":
+        return [_load_part(p) for p in value]
+    if kind == "n":
+        return value
+    if kind == "context":
+        return _Context(_load_part(value))
+    found: Any = importlib.import_module(value[0])
+    for name in value[1].split("."):
+        found = getattr(found, name)
+    return found

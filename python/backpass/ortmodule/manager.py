@@ -1,0 +1,238 @@
+"""Manager: decides for each call of an ORTModule which exported graph runs, and makes those that are missing."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from backpass import _core
+from backpass.ortmodule import features, io
+from backpass.ortmodule.cache import ExportCache
+from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed
+from backpass.ortmodule.debug import DebugOptions, make_logger
+from backpass.ortmodule.fallback import (
+    FallbackManager,
+    ORTModuleFallbackException,
+    ORTModuleONNXModelException,
+    ORTModuleTorchModelException,
+    wrap_exception,
+)
+from backpass.ortmodule.flat import FlatModule
+from backpass.ortmodule.optimizers import apply_graph_optimizers
+from backpass.ortmodule.options import RuntimeOptions, from_environment
+from backpass.ortmodule.tree import ModuleTree
+from backpass.ortmodule.variant import Shapes, Variant, without_gradients_of_buffers
+from backpass.torch.exporter import export_module
+from backpass.torch.runtime import EngineGraph
+
+_KNOWN_LIMIT = 1024  # combinations of shapes that are found at once
+_MANY_EXPORTS = 8
+
+
+@dataclass
+class _Family:
+    """Exports of one module state and input structure, for different shapes."""
+
+    static: list[Shapes] = field(default_factory=list)
+    dynamic: list[Variant] = field(default_factory=list)
+    no_dynamic: bool = False
+
+
+class Manager:
+    """Everything behind ``forward`` of an ORTModule."""
+
+    def __init__(self, module: nn.Module, debug: DebugOptions, options: RuntimeOptions | None) -> None:
+        self.module = module
+        self.debug = debug
+        self.logger = make_logger(debug.logging.log_level)
+        self.options = from_environment(options, self.logger)
+        self.fallback = FallbackManager(self.options.fallback_policy, self.options.fallback_retry, self.logger)
+        self.cache = ExportCache(self.options.cache_dir, self.logger)
+        self.variants: list[Variant] = []
+        self.reported: set[bool] = set()  # modes whose table was shown
+        self.parameter_names, self.rest_name = _parameter_names(module)
+        self._tree: ModuleTree | None = None
+        self._state = 0
+        self._states: dict[Any, int] = {}
+        self._families: dict[Any, _Family] = {}
+        self._known: dict[Any, Variant] = {}
+        self._checks = Checks(self.logger)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module returns for these arguments."""
+        if self.fallback.is_active or torch.compiler.is_compiling():
+            return self.module(*args, **kwargs)
+        try:
+            tree = self._look()
+            tensors: list[torch.Tensor] = []
+            arguments = self._flatten(args, kwargs, tensors)
+            shapes = tuple([t.shape for t in tensors])
+            kinds = (
+                tuple([(t.dtype, t.device) for t in tensors]),
+                tuple([members[name].dtype for members, name in tree.slots.values()]),
+                torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+            )
+            key = (self._state, arguments, kinds, shapes)
+            variant = self._known.get(key)
+            if variant is None:
+                variant = self._find(tree, arguments, kinds, shapes, tensors)
+                self._known[key] = variant
+                if len(self._known) > _KNOWN_LIMIT:
+                    del self._known[next(iter(self._known))]
+            try:
+                return variant.run(tree, tensors)
+            except RuntimeError:
+                self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
+                raise
+        except ORTModuleFallbackException as error:
+            self.fallback.handle(error)
+        return self.module(*args, **kwargs)
+
+    def forget(self) -> None:
+        """The module was changed in a way that cannot be seen: everything is exported again."""
+        self._tree = None
+        self._states.clear()
+        self._families.clear()
+        self._known.clear()
+
+    def _look(self) -> ModuleTree:
+        if self._tree is None or not self._tree.unchanged():
+            self._tree = ModuleTree(self.module)
+            self._state = self._states.setdefault(self._tree.key, len(self._states))
+        return self._tree
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> io.Structure:
+        if kwargs:  # the same call, however it is written
+            positional = list(args)
+            for name in self.parameter_names[len(args) :]:
+                if name not in kwargs:
+                    break
+                positional.append(kwargs[name])
+            used = self.parameter_names[len(args) : len(positional)]
+            args, kwargs = tuple(positional), {k: kwargs[k] for k in sorted(kwargs) if k not in used}
+        return "tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))
+
+    def _find(
+        self, tree: ModuleTree, arguments: io.Structure, kinds: Any, shapes: Shapes, tensors: list[torch.Tensor]
+    ) -> Variant:
+        family = self._families.setdefault((self._state, arguments, kinds, tuple(map(len, shapes))), _Family())
+        for variant in family.dynamic:
+            if variant.fits(shapes):
+                return variant
+        self._checks(tree, tensors)
+        wish = self.options.dynamic_shapes
+        dynamic = not family.no_dynamic and (wish == "always" or (wish == "auto" and bool(family.static)))
+        variant = self._export(tree, arguments, tensors, dynamic, family)
+        if variant.dynamic:
+            family.dynamic.append(variant)
+        else:
+            family.static.append(shapes)
+        self.variants.append(variant)
+        if len(self.variants) == _MANY_EXPORTS:
+            self.logger.warning(
+                "%s was exported %d times: what changes from call to call (attributes, Python numbers among the "
+                "arguments, shapes the module needs fixed) is part of the graph; tensors are not. explain() lists them",
+                type(self.module).__name__,
+                _MANY_EXPORTS,
+            )
+        return variant
+
+    def _export(
+        self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool, family: _Family
+    ) -> Variant:
+        begin = time.perf_counter()
+        variant = self.cache.load(self, tree, arguments, tensors, dynamic)
+        if variant is None:
+            try:
+                variant = self._captured(tree, arguments, tensors, dynamic)
+            except ORTModuleTorchModelException as error:
+                if not dynamic:
+                    raise
+                family.no_dynamic = True
+                self.logger.warning(
+                    "%s cannot be captured with variable dimensions; each new set of shapes is exported by itself: %s",
+                    type(self.module).__name__,
+                    error,
+                )
+                return self._export(tree, arguments, tensors, False, family)
+            self.cache.store(self, tree, arguments, tensors, dynamic, variant)
+        variant.export_seconds = time.perf_counter() - begin
+        self.logger.info(
+            "%s was %s for %s, with %s dimensions, in %.2f s",
+            type(self.module).__name__,
+            "found in the cache" if variant.from_cache else "exported",
+            "training" if variant.training else "inference",
+            "variable" if dynamic else "fixed",
+            variant.export_seconds,
+        )
+        return variant
+
+    def _captured(
+        self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool
+    ) -> Variant:
+        flat = FlatModule(self.module, arguments, self.input_names(arguments))
+        examples = tuple(t.detach() for t in tensors)
+        with undisturbed(), proper_parameters(tree):
+            try:
+                exported = export_module(flat, examples, dynamic=dynamic, target_opset=self.options.onnx_opset_version)
+            except (ORTModuleFallbackException, _core.InternalBug):
+                raise
+            except _core.Error as error:
+                raise wrap_exception(ORTModuleONNXModelException, error) from error
+            except Exception as error:
+                text = f"capture of {type(self.module).__name__} failed: {type(error).__name__}: {error}"
+                raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+        if exported.python_ops and not self.options.enable_custom_autograd_function:
+            text = (
+                f"autograd functions: got {', '.join(exported.python_ops)}, but enable_custom_autograd_function is off"
+            )
+            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
+        if self._tree is tree and not tree.unchanged():  # forward itself sets attributes: take them as they are now
+            self._tree = ModuleTree(self.module)
+            self._states[self._tree.key] = self._state
+        return self.variant(exported, flat.result, dynamic)
+
+    def variant(self, exported: Any, result: io.Structure, dynamic: bool) -> Variant:
+        return Variant(exported, result, self.module.training, dynamic, self._build)
+
+    def input_names(self, arguments: io.Structure) -> list[str]:
+        """Names of the tensors among the arguments: parameters of ``forward``, with positions and keys below them."""
+        (_, args), (_, keys, values) = arguments[1]
+        names: list[str] = []
+        for i, argument in enumerate(args):
+            rest = i - len(self.parameter_names)
+            names += io.leaf_names(argument, self.parameter_names[i] if rest < 0 else f"{self.rest_name}_{rest}")
+        for key, value in zip(keys, values, strict=True):
+            names += io.leaf_names(value, key)
+        return io.unique_names(names)
+
+    def _build(self, variant: Variant, requires_grad: list[str]) -> EngineGraph:
+        training = variant.training
+        save = self.debug.save_onnx_models.write
+        save(variant.exported.proto, "torch_exported", training)
+        model = apply_graph_optimizers(without_gradients_of_buffers(variant.exported), type(self.module).__name__)
+        save(model, "optimized_pre_grad", training)
+        options = _core.SessionOptions()
+        options.num_threads = self.options.num_threads or torch.get_num_threads()
+        options.optimize = self.options.enable_compute_optimizer
+        options.profile = self.options.profile
+        names = [spec.name for spec in variant.exported.inputs]
+        begin = time.perf_counter()
+        graph = EngineGraph(model.SerializeToString(), names, requires_grad, options)
+        if requires_grad:
+            save(graph.session.training_model(), "optimized", training)
+        features.report(self, variant, time.perf_counter() - begin)
+        return graph
+
+
+def _parameter_names(module: nn.Module) -> tuple[list[str], str]:
+    """Parameters of ``forward`` that can be given by position, and the name of those that follow."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(module.forward).parameters.values()
+    rest = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+    return [p.name for p in parameters if p.kind in kinds], rest[0] if rest else "args"

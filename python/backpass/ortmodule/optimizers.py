@@ -1,0 +1,61 @@
+"""register_graph_optimizer: functions of the user's that may change every exported graph before it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+GraphFunction = Callable[[onnx.GraphProto], None]
+
+
+@dataclass(frozen=True)
+class _Registered:
+    function: GraphFunction
+    modules: frozenset[str] | None
+    priority: int
+
+
+_registered: list[_Registered] = []
+
+
+def register_graph_optimizer(
+    target_modules: str | Sequence[str] = "all", devices: str | Sequence[str] = "all", priority: int = 0
+) -> Callable[[GraphFunction], GraphFunction]:
+    """Decorates ``function(graph: onnx.GraphProto)``, which changes the graph it gets, in place.
+
+    It gets the forward graph, in training and in inference alike: gradients are derived from what it leaves. Inputs and
+    outputs must stay. `target_modules`: class names of the modules wrapped; `devices`: must include the CPU; functions
+    of higher `priority` run first.
+    """
+
+    def register(function: GraphFunction) -> GraphFunction:
+        if devices == "all" or "cpu" in ([devices] if isinstance(devices, str) else devices):
+            _registered.append(_Registered(function, _names(target_modules), priority))
+            _registered.sort(key=lambda entry: -entry.priority)
+        return function
+
+    return register
+
+
+def _names(modules: str | Sequence[str]) -> frozenset[str] | None:
+    if isinstance(modules, str):
+        return None if modules == "all" else frozenset(modules.split("|"))
+    return frozenset(modules)
+
+
+def apply_graph_optimizers(model: onnx.ModelProto, module: str) -> onnx.ModelProto:
+    """A copy of `model` changed by the functions registered for `module`; `model` itself when there are none."""
+    chosen = [entry.function for entry in _registered if entry.modules is None or module in entry.modules]
+    if not chosen:
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for function in chosen:
+        function(changed.graph)
+    if [v.name for v in changed.graph.input] != [v.name for v in model.graph.input]:
+        raise ValueError("a graph optimizer changed the graph's inputs; they must stay as they are")
+    if [v.name for v in changed.graph.output] != [v.name for v in model.graph.output]:
+        raise ValueError("a graph optimizer changed the graph's outputs; they must stay as they are")
+    return changed

@@ -1,0 +1,128 @@
+"""Options of ORTModule: defaults, then what code sets, then ``ORTMODULE_*`` environment variables, which win."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backpass.ortmodule.fallback import DEFAULT_POLICY, FallbackPolicy
+
+_NO_GPU = "Backpass runs on CPUs"
+_NOT_YET = "not available in this version"
+
+# Switches of ONNX Runtime Training that change nothing here, and why. Setting one is reported, not an error.
+WITHOUT_EFFECT = {
+    "ORTMODULE_CONV_ALGO_SEARCH": _NO_GPU,
+    "ORTMODULE_USE_TRITON": _NO_GPU,
+    "ORTMODULE_TRITON_CONFIG_FILE": _NO_GPU,
+    "ORTMODULE_TRITON_DEBUG": _NO_GPU,
+    "ORTMODULE_USE_FLASH_ATTENTION": _NO_GPU,
+    "ORTMODULE_USE_EFFICIENT_ATTENTION": "attention is fused by the engine",
+    "ORTMODULE_ATEN_SDPA_FALLBACK": "attention is fused by the engine",
+    "ORTMODULE_ENABLE_TUNING": "kernels are chosen per shape by the engine",
+    "ORTMODULE_MAX_TUNING_DURATION_MS": "kernels are chosen per shape by the engine",
+    "ORTMODULE_TUNING_RESULTS_PATH": "kernels are chosen per shape by the engine",
+    "ORTMODULE_SKIPCHECK_POLICY": "a changed module or input is always noticed; the checks take microseconds",
+    "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "the capture works on shapes, so nothing needs to be copied",
+    "ORTMODULE_ALLOW_AUTOGRAD_CHECKPOINT": "torch.utils.checkpoint is captured as what it computes",
+    "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are told apart by module and qualified name",
+    "ORTMODULE_ENABLE_MEM_EFFICIENT_GRAD_MGMT": "gradients are handed to torch without a copy",
+    "ORTMODULE_ENABLE_ZERO_STAGE3": "ZeRO stage 3 is " + _NOT_YET,
+    "ORTMODULE_MEMORY_OPT_LEVEL": "the memory optimizer is " + _NOT_YET,
+    "ORTMODULE_MEMORY_OPT_CONFIG": "the memory optimizer is " + _NOT_YET,
+    "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "the memory optimizer is " + _NOT_YET,
+    "ORTMODULE_ENABLE_LABEL_SPARSE_OPTIMIZER": "label sparsity is " + _NOT_YET,
+    "ORTMODULE_ENABLE_LABEL_SPARSITY_OPT": "label sparsity is " + _NOT_YET,
+    "ORTMODULE_ENABLE_EMBEDDING_SPARSE_OPTIMIZER": "embedding sparsity is " + _NOT_YET,
+    "ORTMODULE_ENABLE_SPARSE_OPTIMIZER": "label and embedding sparsity are " + _NOT_YET,
+    "ORTMODULE_ENABLE_INPUT_DENSITY_INSPECTOR": "input inspection is " + _NOT_YET,
+    "ORTMODULE_PRINT_INPUT_DENSITY": "input inspection is " + _NOT_YET,
+    "ORTMODULE_PRINT_MEMORY_STATS": "ORTModule.explain() tells the bytes of a step",
+}
+# Read elsewhere: DebugOptions and json_config.
+_ELSEWHERE = {"ORTMODULE_LOG_LEVEL", "ORTMODULE_SAVE_ONNX_PATH", "ORTMODULE_JSON_CONFIG_PATH"}
+
+
+def _variable(name: str, default: Any) -> Any:
+    return field(default=default, metadata={"variable": name})
+
+
+@dataclass
+class RuntimeOptions:
+    """How modules are exported and run. Give it to ``ORTModule(module, options=...)``."""
+
+    onnx_opset_version: int = _variable("ORTMODULE_ONNX_OPSET_VERSION", 23)
+    enable_custom_autograd_function: bool = _variable("ORTMODULE_ENABLE_CUSTOM_AUTOGRAD", True)
+    """Keep each torch.autograd.Function as one operator with its own backward. Off: such modules are refused."""
+    enable_compute_optimizer: bool = _variable("ORTMODULE_ENABLE_COMPUTE_OPTIMIZER", True)
+    """Let the engine rewrite the graph. Off: every operator runs as it was exported."""
+    fallback_policy: FallbackPolicy = field(default=DEFAULT_POLICY, metadata={"variable": "ORTMODULE_FALLBACK_POLICY"})
+    fallback_retry: bool = _variable("ORTMODULE_FALLBACK_RETRY", False)
+    """After a fallback, try the engine again at each call."""
+    cache_dir: str = _variable("ORTMODULE_CACHE_DIR", "")
+    """Folder in which exported models are kept for the next process; empty for none."""
+    dynamic_shapes: str = "auto"
+    """``auto``: the first shapes are captured as they are, which is quick; when others come, once more with every
+    dimension variable. ``always``: variable from the start. ``never``: one export for each set of shapes."""
+    profile: bool = False
+    """Record the time of every step for ``explain()``."""
+    num_threads: int = 0
+    """Of the engine; 0 for as many as torch uses."""
+
+    def __post_init__(self) -> None:
+        if self.dynamic_shapes not in ("auto", "always", "never"):
+            raise ValueError(f"dynamic_shapes: got {self.dynamic_shapes!r}, expected 'auto', 'always' or 'never'")
+
+    def with_environment(self, environment: Mapping[str, str], logger: logging.Logger) -> RuntimeOptions:
+        """A copy in which environment variables have been followed; those that have no effect are reported."""
+        changes = {}
+        known = set()
+        for entry in dataclasses.fields(self):
+            name = entry.metadata.get("variable", "")
+            known.add(name)
+            if name and name in environment:
+                changes[entry.name] = _read(name, environment[name], entry.default)
+        for name, value in environment.items():
+            if name in WITHOUT_EFFECT:
+                logger.warning("%s=%s has no effect: %s", name, value, WITHOUT_EFFECT[name])
+            elif name.startswith("ORTMODULE_") and name not in known | _ELSEWHERE:
+                logger.warning("%s is not an environment variable of ORTModule; it has no effect", name)
+        return dataclasses.replace(self, **changes)
+
+
+def _read(name: str, text: str, like: Any) -> Any:
+    try:
+        if isinstance(like, bool):
+            return read_switch(text)
+        if isinstance(like, FallbackPolicy):
+            return read_policy(text)
+        return type(like)(text)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"environment variable {name}: got {text!r}: {error}") from error
+
+
+def read_switch(text: str) -> bool:
+    """A switch as people write it."""
+    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.strip().lower() not in values:
+        raise ValueError("expected 0 or 1")
+    return values[text.strip().lower()]
+
+
+def read_policy(text: str) -> FallbackPolicy:
+    """Names of FallbackPolicy joined by ``|``."""
+    policy = FallbackPolicy(0)
+    for name in text.split("|"):
+        if name.strip() not in FallbackPolicy.__members__:
+            raise ValueError(f"expected names out of {', '.join(FallbackPolicy.__members__)}, joined by '|'")
+        policy |= FallbackPolicy[name.strip()]
+    return policy
+
+
+def from_environment(options: RuntimeOptions | None, logger: logging.Logger) -> RuntimeOptions:
+    """`options`, or the defaults, with the environment on top."""
+    return (options or RuntimeOptions()).with_environment(os.environ, logger)

@@ -1,0 +1,127 @@
+"""ModuleTree: what of a module its exported graph depends on, and whether that is still so."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+_OWN = set(vars(nn.Module())) - {"training"}  # what every module holds for itself
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+
+Slot = tuple[dict[str, Any], str]
+
+
+class ModuleTree:
+    """A look at a module's parts, flags and plain attributes at one moment.
+
+    Exported graphs hold the values that numbers, strings, flags, functions and unregistered tensors had, on the module,
+    its parts and their ``config`` objects. `unchanged` sees when one of them differs: cheap enough for every call.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.slots: dict[str, Slot] = {}  # of parameters and buffers, by name; tied ones by each of their names
+        self.parameters: list[str] = []
+        self.modules: list[nn.Module] = []
+        self._members: list[tuple[dict[str, Any], int]] = []
+        self._children: list[tuple[dict[str, Any], str, Any]] = []
+        self._absent: list[Slot] = []
+        self._plain: list[tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Any]] = []
+        self._constants: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._described: list[Any] = []
+        self._seen: set[int] = set()
+        self._add(root, "")
+        self.ties = self._find_ties()
+        self.key = tuple(self._described)
+
+    def _add(self, module: nn.Module, prefix: str) -> None:
+        first = id(module) not in self._seen
+        self._seen.add(id(module))
+        for name, child in module._modules.items():
+            if first:
+                self._children.append((module._modules, name, child))
+            if child is not None:
+                self._add(child, f"{prefix}{name}.")
+        for members in (module._parameters, module._buffers):
+            for name, tensor in members.items():
+                if tensor is None:
+                    self._absent.append((members, name))
+                    continue
+                self.slots[prefix + name] = (members, name)
+                if members is module._parameters:
+                    self.parameters.append(prefix + name)
+        if first:
+            self.modules.append(module)
+            self._members += [(d, len(d)) for d in (module._parameters, module._buffers, module._modules)]
+            self._described.append((prefix, type(module)))
+            self._note(vars(module), _OWN)
+
+    def _note(self, attributes: dict[str, Any], without: set[str]) -> None:
+        names = []
+        for name, value in attributes.items():
+            if name in without:
+                continue
+            if is_plain(value):
+                names.append(name)
+            elif isinstance(value, torch.Tensor):
+                self._constants.append((attributes, name, value, value._version))
+                self._described.append((name, id(value), value._version))
+            elif hasattr(value, "to_dict") and hasattr(value, "__dict__") and id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._note(vars(value), set())
+        if names:
+            read = itemgetter(*names)
+            self._plain.append((attributes, read, read(attributes)))
+            self._described.append((tuple(names), read(attributes)))
+
+    def _find_ties(self) -> list[tuple[Slot, Slot]]:
+        """Places that hold the same tensor, which is one input of the graph."""
+        first: dict[int, str] = {}
+        ties = []
+        for name, slot in self.slots.items():
+            known = first.setdefault(id(slot[0][slot[1]]), name)
+            other = self.slots[known]
+            if known != name:
+                self._described.append((known, name))
+            if other[0] is not slot[0] or other[1] != slot[1]:  # else one module, reached in two ways
+                ties.append((other, slot))
+        return ties
+
+    def unchanged(self) -> bool:
+        """Whether a graph exported when this look was taken still says what the module computes."""
+        return (
+            all(members.get(name) is child for members, name, child in self._children)
+            and all(len(members) == size for members, size in self._members)
+            and all(members[name] is None for members, name in self._absent)
+            and all(a[0][a[1]] is b[0][b[1]] for a, b in self.ties)
+            and all(a.get(n) is t and t._version == version for a, n, t, version in self._constants)
+            and self._plain_unchanged()
+        )
+
+    def _plain_unchanged(self) -> bool:
+        try:
+            return all(read(attributes) == value for attributes, read, value in self._plain)
+        except KeyError:
+            return False
+
+    def tensor(self, name: str) -> torch.Tensor:
+        members, key = self.slots[name]
+        tensor: torch.Tensor = members[key]
+        return tensor
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is compared by what it is, not by what it holds."""
+    if type(value) is tuple:
+        return all(is_plain(v) for v in value)
+    return isinstance(value, _PLAIN + _FUNCTIONS)
+
+
+def is_seen(value: Any) -> bool:
+    """Whether ModuleTree notices that an attribute got this value."""
+    return is_plain(value) or isinstance(value, torch.Tensor | nn.Module)

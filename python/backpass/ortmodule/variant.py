@@ -1,0 +1,141 @@
+"""Variant: one exported graph of a module, with an engine graph for each set of gradients that was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import torch
+
+from backpass import _core
+from backpass.ortmodule import io
+from backpass.ortmodule.fallback import ORTModuleONNXModelException, wrap_exception
+from backpass.ortmodule.tree import ModuleTree, Slot
+from backpass.torch.model import ExportedModel
+from backpass.torch.runtime import EngineGraph
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Variant:
+    """An export and what is needed to run it."""
+
+    exported: ExportedModel
+    result: io.Structure
+    training: bool
+    dynamic: bool
+    build: Callable[[Variant, list[str]], EngineGraph]
+    export_seconds: float = 0.0
+    from_cache: bool = False
+    build_seconds: float = 0.0
+    graphs: dict[tuple[bool, ...], EngineGraph] = field(default_factory=dict)
+    _tree: ModuleTree | None = None
+    _sources: list[tuple[Slot | None, int]] = field(default_factory=list)
+    _written: list[tuple[Slot, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        outputs = enumerate(self.exported.outputs)
+        self._mutated = [(spec.kind, spec.target, i) for i, spec in outputs if spec.kind != "user"]
+        mutated = {target for kind, target, _ in self._mutated if kind == "buffer_mutation"}
+        self._cloned = [
+            i for i, s in enumerate(self.exported.inputs) if s.kind in ("parameter", "buffer") and s.target in mutated
+        ]
+        self._plain = self.result == io.TENSOR and self.exported.output_template[0].source == "output"
+
+    def fits(self, shapes: Shapes) -> bool:
+        """Whether the graph computes what the module does for tensors of these shapes."""
+        symbols: dict[str, int] = {}
+        for spec in self.exported.inputs:
+            if spec.kind != "user":
+                continue
+            assert isinstance(spec.target, int)
+            for known, given in zip(spec.shape, shapes[spec.target], strict=True):
+                if (symbols.setdefault(known, given) if isinstance(known, str) else known) != given:
+                    return False
+        return True
+
+    def run(self, tree: ModuleTree, tensors: Sequence[torch.Tensor]) -> Any:
+        """Calls the engine with the module's present tensors and these; returns what the module would return."""
+        if tree is not self._tree:
+            self._connect(tree)
+        feeds = [tensors[place] if slot is None else slot[0][slot[1]] for slot, place in self._sources]
+        graph = self._graph(feeds)
+        if self._cloned:  # the engine may have to repeat a pass, from what the buffers held before it
+            for i in self._cloned:
+                feeds[i] = feeds[i].detach().clone()
+        outputs = graph(feeds)
+        if self._mutated:
+            self._write_back(outputs, tensors)
+        if self._plain:
+            return outputs[self.exported.output_template[0].index]
+        return io.rebuild(
+            self.result, iter([self._leaf(slot, outputs, feeds) for slot in self.exported.output_template])
+        )
+
+    def _connect(self, tree: ModuleTree) -> None:
+        """Finds the module's tensors: their tables, so that a tensor put in place of another is seen."""
+        self._sources = [
+            (None, spec.target) if spec.kind == "user" else (tree.slots[spec.target], -1)  # type: ignore[misc,index]
+            for spec in self.exported.inputs
+        ]
+        self._written = [(tree.slots[t], i) for kind, t, i in self._mutated if kind == "buffer_mutation"]  # type: ignore[index]
+        self._tree = tree
+
+    def _graph(self, feeds: Sequence[torch.Tensor]) -> EngineGraph:
+        wanted = tuple([t.requires_grad for t in feeds]) if torch.is_grad_enabled() else ()
+        found = self.graphs.get(wanted)
+        if found is None:
+            if not any(wanted):  # whatever there is can run forward
+                found = next(iter(self.graphs.values()), None)
+            if found is None:
+                names = [spec.name for spec, yes in zip(self.exported.inputs, wanted, strict=False) if yes]
+                found = self._built(names)
+            self.graphs[wanted] = found
+        return found
+
+    def _built(self, names: list[str]) -> EngineGraph:
+        begin = time.perf_counter()
+        try:
+            graph = self.build(self, names)
+        except _core.InternalBug:
+            raise
+        except _core.Error as error:
+            raise wrap_exception(ORTModuleONNXModelException, error) from error
+        self.build_seconds += time.perf_counter() - begin
+        return graph
+
+    def _write_back(self, outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+        targets = [slot[0][slot[1]] for slot, _ in self._written]
+        values = [outputs[i] for _, i in self._written]
+        for kind, place, i in self._mutated:
+            if kind == "input_mutation":
+                targets.append(tensors[place])  # type: ignore[index]
+                values.append(outputs[i])
+        with torch.no_grad():
+            torch._foreach_copy_(targets, values)
+
+    def _leaf(self, slot: Any, outputs: Sequence[torch.Tensor], feeds: Sequence[torch.Tensor]) -> Any:
+        if slot.source == "output":
+            return outputs[slot.index]
+        return feeds[slot.index] if slot.source == "input" else slot.value
+
+
+def without_gradients_of_buffers(exported: ExportedModel) -> onnx.ModelProto:
+    """The graph in which new values of buffers and inputs are no way for gradients."""
+    names = [spec.name for spec in exported.outputs if spec.kind != "user"]
+    if not names:
+        return exported.proto
+    model = onnx.ModelProto()
+    model.CopyFrom(exported.proto)
+    if all(opset.domain != "backpass" for opset in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("backpass", 1))
+    for output in model.graph.output:
+        if output.name in names:
+            stopped = onnx.helper.make_node("StopGradient", [output.name], [f"{output.name}_kept"], domain="backpass")
+            model.graph.node.append(stopped)
+            output.name = stopped.output[0]
+    return model

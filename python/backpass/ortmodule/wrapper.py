@@ -1,0 +1,237 @@
+"""ORTModule: a torch module whose forward and backward passes run in Backpass."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from backpass.ortmodule import features
+from backpass.ortmodule.debug import DebugOptions
+from backpass.ortmodule.fallback import ORTModuleTorchModelException, wrap_exception
+from backpass.ortmodule.flat import share_members
+from backpass.ortmodule.manager import Manager
+from backpass.ortmodule.options import RuntimeOptions
+from backpass.ortmodule.tree import is_seen
+
+# Kept by the wrapper itself; every other attribute is the module's.
+_OWN = {"_original", "_manager", "_debug_options", "_given_options", *vars(nn.Module())}
+
+
+class ORTModule(nn.Module):
+    """Wraps a module; use it as you would use the module.
+
+    Parameters, buffers and their names are the module's own, so optimizers, checkpoints and DistributedDataParallel
+    need not know. Attributes are read from and written to the module; its methods see the wrapper as ``self``.
+    ``module`` is the original.
+
+    The first call with inputs of some structure captures the module (`explain` tells what came of it); later calls run
+    the graph, forward now and backward when torch's autograd asks for it. Results are those of the module; where the
+    engine cannot give them, PyTorch runs the module, which is logged, or the failure is raised: see
+    ``RuntimeOptions.fallback_policy``.
+    """
+
+    _original: nn.Module
+    _manager: Manager
+    _debug_options: DebugOptions
+    _given_options: RuntimeOptions | None
+
+    def __init__(
+        self,
+        module: nn.Module,
+        debug_options: DebugOptions | None = None,
+        *,
+        options: RuntimeOptions | None = None,
+    ) -> None:
+        _check(module)
+        super().__init__()
+        vars(self)["_original"] = module
+        vars(self)["_debug_options"] = debug_options or DebugOptions()
+        vars(self)["_given_options"] = options
+        self._start()
+
+    def _start(self) -> None:
+        """Takes the original's tables for its own and begins without exports."""
+        share_members(self, self._original)
+        vars(self)["training"] = self._original.training
+        vars(self)["_manager"] = Manager(self._original, self._debug_options, self._given_options)
+        for name in _collisions(type(self._original)):
+            self._manager.logger.warning(
+                "%s.%s is hidden by ORTModule.%s; reach it through .module", type(self._original).__name__, name, name
+            )
+
+    # ---- running
+    @property
+    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
+        """The accelerated forward, with the signature of the module's."""
+        return _Forward(self)
+
+    def explain(self) -> str:
+        """What was exported, what torch still runs and its share of the time, what was rewritten."""
+        return features.explain(self._manager)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module as it was given."""
+        original: nn.Module = vars(self)["_original"]
+        return original
+
+    # ---- attributes, both ways
+    def __getattr__(self, name: str) -> Any:
+        if "_original" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        original = vars(self)["_original"]
+        found = getattr(original, name)
+        if isinstance(found, types.MethodType) and found.__self__ is original:
+            return self._bound(found)
+        return found
+
+    def _bound(self, method: types.MethodType) -> Callable[..., Any]:
+        """A method of the module's that reaches the accelerated forward when it calls ``self``."""
+        if "__class__" not in method.__func__.__code__.co_freevars:
+            return types.MethodType(method.__func__, self)
+
+        @functools.wraps(method)  # it uses super(), which only works on the original
+        def redirected(*args: Any, **kwargs: Any) -> Any:
+            with self._redirected():
+                return method(*args, **kwargs)
+
+        return redirected
+
+    @contextlib.contextmanager
+    def _redirected(self) -> Iterator[None]:
+        """Within, calls of the original run in Backpass."""
+        attributes = vars(self._original)
+        before = attributes.get("forward")
+        attributes["forward"] = _Forward(self, attributes)
+        try:
+            yield
+        finally:
+            del attributes["forward"]
+            if before is not None:
+                attributes["forward"] = before
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or "_original" not in vars(self):
+            super().__setattr__(name, value)
+            return
+        setattr(self._original, name, value)
+        if not is_seen(value):
+            self._manager.forget()
+
+    def __delattr__(self, name: str) -> None:
+        if name in vars(self):
+            super().__delattr__(name)
+        else:
+            delattr(self._original, name)
+            self._manager.forget()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self._original)})
+
+    # ---- what nn.Module does by walking through modules starts at the original
+    def train(self, mode: bool = True) -> ORTModule:
+        self._original.train(mode)
+        vars(self)["training"] = mode
+        return self
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> ORTModule:
+        self._original.apply(fn)
+        return self
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ORTModule:
+        self._original._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        yield from self._original.named_modules(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return self._original.load_state_dict(state_dict, *args, **kwargs)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        return self._original.get_submodule(target)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        self._original.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        self._original.register_parameter(*args, **kwargs)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        text = "add_module on an ORTModule: add it to the module before wrapping it"
+        raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+
+    def _replicate_for_data_parallel(self) -> Any:
+        text = "torch.nn.DataParallel of an ORTModule: use torch.nn.parallel.DistributedDataParallel"
+        raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+
+    def __repr__(self) -> str:
+        inner = repr(self._original).replace("\n", "\n  ")
+        return f"ORTModule(\n  {inner}\n)"
+
+    # ---- copies know the module and the options; they export for themselves
+    def __getstate__(self) -> dict[str, Any]:
+        shared = ("_manager", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        return {name: value for name, value in vars(self).items() if name not in shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        vars(self).update(state)
+        self._start()
+
+
+class _Forward:
+    """What ``forward`` of an ORTModule is."""
+
+    def __init__(self, wrapper: ORTModule, redirected: dict[str, Any] | None = None) -> None:
+        self._wrapper = wrapper
+        self._redirected = redirected
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        manager = vars(self._wrapper)["_manager"]
+        if self._redirected is None:
+            return manager.run(args, kwargs)
+        own = self._redirected.pop("forward")  # a capture calls the original's own
+        try:
+            return manager.run(args, kwargs)
+        finally:
+            self._redirected["forward"] = own
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self._wrapper._original).forward.__get__(self._wrapper._original))
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._wrapper._original.forward.__doc__
+
+
+def _check(module: Any) -> None:
+    if isinstance(module, nn.parallel.DataParallel):
+        problem = "got a DataParallel, expected the module inside of it"
+    elif isinstance(module, ORTModule):
+        problem = "got an ORTModule, which needs no other around it"
+    elif not isinstance(module, nn.Module):
+        problem = f"got {type(module).__name__}, expected a torch.nn.Module"
+    elif isinstance(module, torch.jit.ScriptModule):
+        problem = "got a ScriptModule, expected the module it was made of"
+    else:
+        return
+    raise wrap_exception(ORTModuleTorchModelException, TypeError(f"ORTModule(module): {problem}"))
+
+
+def _collisions(kind: type[nn.Module]) -> list[str]:
+    """Names the user's class defines and the wrapper hides."""
+    hidden = {name for name in vars(ORTModule) if not name.startswith("_") and not hasattr(nn.Module, name)}
+    mine = {name for base in kind.__mro__ if base not in nn.Module.__mro__ for name in vars(base)}
+    return sorted(hidden & mine)

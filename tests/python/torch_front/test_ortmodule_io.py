@@ -1,0 +1,318 @@
+"""What goes in and comes out: nested arguments and results, constants, names, new structures and new shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from backpass.ortmodule import io
+from backpass.ortmodule.fallback import ORTModuleIOError
+from ortmodule_check import Pair, wrap
+from torch import nn
+
+Point = namedtuple("Point", "x y")
+
+
+class Mode(enum.Enum):
+    PLUS = 1
+    MINUS = 2
+
+
+@dataclasses.dataclass
+class Result:
+    loss: torch.Tensor
+    extra: Any = None
+    size: int = 0
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Any, *rest: Any, options: Any = None, **more: Any) -> Any:
+        total = self.linear(x["a"] if isinstance(x, dict | UserDict) else x)
+        for member in rest:
+            total = total + (member[0] * member[1][0] if isinstance(member, list | tuple) else member)
+        if options is not None:
+            total = total * options
+        for name in sorted(more):
+            total = total - (more[name].x * 2 + more[name].y if isinstance(more[name], Point) else more[name])
+        return total
+
+
+def t(*shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (3, 4)))
+
+
+ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "one": ((t(),), {}),
+    "several": ((t(), t(), t()), {}),
+    "mapping": (({"a": t(), "unused": t()},), {}),
+    "ordered": ((OrderedDict(a=t()),), {}),
+    "user mapping": ((UserDict(a=t()),), {}),
+    "default mapping": ((defaultdict(list, a=t()),), {}),
+    "nested": ((t(), [t(), (t(), None)], (t(), [t(), "text"])), {}),
+    "keyword": ((), {"x": t(), "options": t()}),
+    "further keywords": ((t(),), {"b": t(), "a": t()}),
+    "named tuple": ((t(),), {"p": Point(t(), t())}),
+    "float": ((t(),), {"options": 2.5}),
+    "int": ((t(),), {"options": 3}),
+    "bool": ((t(),), {"options": True}),
+    "number of numpy": ((t(),), {"options": np.float64(1.5)}),
+    "tensor of no dimension": ((t(), torch.tensor(2.0)), {}),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments(name: str) -> None:
+    args, kwargs = ARGUMENTS[name]
+    Pair(Nested()).step(*args, **kwargs)
+
+
+class Returns(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        return {
+            "tensor": y,
+            "tuple": (y, y.sum()),
+            "list": [y, [y * 2]],
+            "dict": {"y": y, "more": {"z": y.relu()}},
+            "ordered": OrderedDict(y=y, z=y * 3),
+            "named tuple": Point(y, y * y),
+            "dataclass": Result(y.sum(), {"y": y}, 5),
+            "none": (None, y, None),
+            "constants": {"y": y, "text": "text", "number": 1.5, "flag": True},
+            "size": (y, x.shape[0], x.shape[0] * 2),
+            "twice": (y, y),
+            "input": (x, y),
+            "not differentiable": (y, y > 0, y.argmax(-1), y.detach()),
+            "parameter": (self.linear.weight, y),
+            "loss and more": {"loss": (y * y).mean(), "logits": y, "hidden": (x + y, y)},
+        }[self.kind]
+
+
+KINDS = [
+    "tensor",
+    "tuple",
+    "list",
+    "dict",
+    "ordered",
+    "named tuple",
+    "dataclass",
+    "none",
+    "constants",
+    "size",
+    "twice",
+    "input",
+    "not differentiable",
+    "parameter",
+    "loss and more",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results(kind: str) -> None:
+    pair = Pair(Returns(kind))
+    pair.step(t())
+    if kind == "size":  # captured once more with dimensions that vary
+        assert pair.step(t(5, 4))[1:] == (5, 10)
+        assert pair.step(t(7, 4))[1:] == (7, 14)
+        assert pair.exports == 2
+
+
+def test_model_output_of_transformers() -> None:
+    modeling_outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.linear(x)
+            return modeling_outputs.SequenceClassifierOutput(loss=(y * y).mean(), logits=y)
+
+    result = Pair(Model()).step(t())
+    assert isinstance(result, modeling_outputs.SequenceClassifierOutput)
+    assert result.hidden_states is None
+    assert result[0] is result.loss is result["loss"]
+
+
+def test_module_without_tensors_in_its_result() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            return None
+
+    with pytest.raises(ORTModuleIOError, match="got none, expected a tensor"):
+        wrap(Nothing())(t())
+
+
+@pytest.mark.parametrize("wrong", [{1, 2}, object(), np.zeros(3)])
+def test_unknown_types_are_refused(wrong: Any) -> None:
+    with pytest.raises(ORTModuleIOError, match="type of an input or output: got") as caught:
+        wrap(Nested())(t(), wrong)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(ORTModuleIOError, match="layout"):
+        wrap(Nested())(t().to_sparse())
+
+
+def test_constants_are_part_of_the_graph() -> None:
+    pair = Pair(Nested())
+    x = t()
+    for options, exports in ((2.0, 1), (3.0, 2), (2.0, 2), (2, 3), (None, 4), (3.0, 4)):
+        pair.step(x, options=options)
+        assert pair.exports == exports
+
+
+def test_the_same_call_written_differently() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> torch.Tensor:
+            y = self.linear(a) - b
+            return y if c is None else y * c
+
+    pair = Pair(Two())
+    a, b, c = t(), t(), t()
+    pair.step(a, b, c)
+    pair.step(a, b, c=c)
+    pair.step(b=b, c=c, a=a)
+    assert pair.exports == 1
+    pair.step(a, b)
+    assert pair.exports == 2
+    with pytest.raises(Exception, match="missing 1 required positional argument"):
+        pair.ours(a)
+
+
+def test_new_shapes_need_one_more_export() -> None:
+    pair = Pair(Nested())
+    for n, exports in ((3, 1), (3, 1), (5, 2), (3, 2), (1, 2), (17, 2), (64, 2)):
+        pair.step(t(n, 4))
+        assert pair.exports == exports, n
+    pair.step(t(2, 6, 4))  # another rank is another graph
+    assert pair.exports == 3
+
+
+@pytest.mark.parametrize(("option", "exports"), [("always", 1), ("never", 3)])
+def test_shapes_as_asked_for(option: str, exports: int) -> None:
+    pair = Pair(Nested(), dynamic_shapes=option)
+    for n in (3, 5, 7, 3):
+        pair.step(t(n, 4))
+    assert pair.exports == exports
+
+
+def test_dimensions_the_module_fixes() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * self.weight
+            for i in range(x.shape[0]):  # written out, as often as there are rows
+                y = y + x[i]
+            return y
+
+    pair = Pair(Fixed())
+    for n in (2, 3, 4, 3, 2):
+        pair.step(t(n, 4))
+
+
+def test_shapes_that_belong_together() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return (a * self.weight) @ b.transpose(0, 1)
+
+    pair = Pair(Sum())
+    for m, n in ((2, 2), (3, 3), (3, 5), (6, 4), (1, 5)):
+        pair.step(t(m, 4), t(n, 4))
+
+
+def test_broadcasting_is_not_frozen() -> None:
+    """A dimension that was 1, or equal to another, when captured."""
+
+    class Add(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a * self.weight + b
+
+    pair = Pair(Add())
+    for a, b in (((3, 4), (3, 4)), ((5, 4), (5, 4)), ((5, 4), (1, 4)), ((1, 4), (6, 4)), ((2, 4), (2, 4))):
+        pair.step(t(*a), t(*b))
+
+
+# ---- flattening by itself
+def test_structures_survive_json() -> None:
+    import json
+
+    values = [
+        None,
+        1,
+        -1.5,
+        float("inf"),
+        True,
+        "text",
+        torch.float16,
+        torch.device("cpu"),
+        Mode.MINUS,
+        [1, (2, t())],
+        {"a": t(), 3: None},
+        OrderedDict(a=1),
+        Point(t(), 2),
+        Result(t(), [t()], 4),
+        torch.Size([1, 2]),
+    ]
+    for value in values:
+        tensors: list[torch.Tensor] = []
+        structure = io.flatten(value, tensors)
+        hash(structure)
+        read = io.load(json.loads(json.dumps(io.dump(structure))))
+        assert read == structure
+        again = io.rebuild(read, iter(tensors))
+        assert type(again) is type(value)
+        if not tensors:
+            assert again == value
+
+
+def test_structures_tell_types_apart() -> None:
+    keys = {io.flatten(v, []) for v in (1, 1.0, True, "1", None, [1], (1,), {"a": 1}, 0.0, -0.0)}
+    assert len(keys) == 10
+
+
+def test_local_classes_are_not_written_down() -> None:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    with pytest.raises(TypeError, match="cannot be written down"):
+        io.dump(io.flatten(Local(1), []))
+
+
+def test_names_of_inputs() -> None:
+    ours = wrap(Nested())
+    ours(t(), [t(), (t(), None)], t(), b=t(), p=Point(t(), t()))
+    names = [spec.name for spec in ours._manager.variants[0].exported.inputs if spec.kind == "user"]
+    assert names == ["x", "rest_0_0", "rest_0_1_0", "rest_1", "b", "p_0", "p_1"]
