@@ -220,19 +220,20 @@ void bind_rule(nb::module_& m) {
       .def("dy", [=](const GraphValue& g, std::size_t k) { return value(g, graph_of(*g.rule).dy(k)); })
       .def("wants", [](const GraphValue& g, std::size_t i) { return graph_of(*g.rule).wants(i); })
       .def(
-          "set", [](const GraphValue& g, std::size_t i, nb::object v) { graph_of(*g.rule).set(i, value_of(g, v)); },
+          "set",
+          [](const GraphValue& g, std::size_t i, const nb::object& v) { graph_of(*g.rule).set(i, value_of(g, v)); },
           nb::arg("i"), nb::arg("gradient").none())
       .def("nodes", &add_nodes, nb::arg("op"), nb::arg("inputs"), nb::arg("attributes"), nb::arg("domain"),
            nb::arg("outputs"))
       .def("constant", [=](const GraphValue& g, const Tensor& t) { return value(g, graph_of(*g.rule).constant(t)); })
       .def(
           "number",
-          [=](const GraphValue& g, double v, nb::object like) {
+          [=](const GraphValue& g, double v, const nb::object& like) {
             return value(g, graph_of(*g.rule).number(v, value_of(g, like)));
           },
           nb::arg("value"), nb::arg("like").none())
       .def("like",
-           [=](const GraphValue& g, const std::string& how, nb::object a, nb::object like) {
+           [=](const GraphValue& g, const std::string& how, const nb::object& a, const nb::object& like) {
              GradientGraph& graph = graph_of(*g.rule);
              Value* v = value_of(g, a);
              Value* other = value_of(g, like);
@@ -252,17 +253,17 @@ void bind_custom(nb::module_& m) {
   nb::class_<Extent>(m, "Extent", "An extent that is not known before running: an expression of names.")
       .def("__str__", &Extent::str)
       .def("__repr__", &Extent::str)
-      .def("__add__", [](const Extent& a, nb::object b) { return a + extent_from_python(b); })
-      .def("__radd__", [](const Extent& a, nb::object b) { return extent_from_python(b) + a; })
-      .def("__sub__", [](const Extent& a, nb::object b) { return a - extent_from_python(b); })
-      .def("__rsub__", [](const Extent& a, nb::object b) { return extent_from_python(b) - a; })
-      .def("__mul__", [](const Extent& a, nb::object b) { return a * extent_from_python(b); })
-      .def("__rmul__", [](const Extent& a, nb::object b) { return extent_from_python(b) * a; })
-      .def("__floordiv__", [](const Extent& a, nb::object b) { return floor_div(a, extent_from_python(b)); })
-      .def("__rfloordiv__", [](const Extent& a, nb::object b) { return floor_div(extent_from_python(b), a); })
+      .def("__add__", [](const Extent& a, const nb::object& b) { return a + extent_from_python(b); })
+      .def("__radd__", [](const Extent& a, const nb::object& b) { return extent_from_python(b) + a; })
+      .def("__sub__", [](const Extent& a, const nb::object& b) { return a - extent_from_python(b); })
+      .def("__rsub__", [](const Extent& a, const nb::object& b) { return extent_from_python(b) - a; })
+      .def("__mul__", [](const Extent& a, const nb::object& b) { return a * extent_from_python(b); })
+      .def("__rmul__", [](const Extent& a, const nb::object& b) { return extent_from_python(b) * a; })
+      .def("__floordiv__", [](const Extent& a, const nb::object& b) { return floor_div(a, extent_from_python(b)); })
+      .def("__rfloordiv__", [](const Extent& a, const nb::object& b) { return floor_div(extent_from_python(b), a); })
       .def(
           "__eq__",
-          [](const Extent& a, nb::object b) {
+          [](const Extent& a, const nb::object& b) {
             return (nb::isinstance<Extent>(b) || nb::isinstance<nb::int_>(b)) && a == extent_from_python(b);
           },
           nb::sig("def __eq__(self, arg: object, /) -> bool"), nb::arg().none())

@@ -101,6 +101,7 @@ void compute_custom(ComputeContext& c) {
   c.require(results.size() >= c.node.outputs.size(), "results: got ", results.size(), ", expected ",
             c.node.outputs.size());
   std::vector<TensorType> given;
+  given.reserve(inputs.size());
   for (const Tensor& t : inputs) given.push_back(t.dtype() == DType::undefined ? TensorType() : type_of(t));
   const std::vector<TensorType> types = apply_types(def, c.node, given);
   for (std::size_t k = 0; k < c.node.outputs.size(); ++k) {
@@ -115,6 +116,7 @@ Kernel prepare_custom(PrepareContext& c) {
   const Node& node = c.node;
   auto describe = [](const std::vector<TensorInfo>& infos) {
     std::vector<std::optional<std::pair<DType, Dims>>> types;
+    types.reserve(infos.size());
     for (const TensorInfo& info : infos) {
       types.push_back(info.present ? std::optional(std::pair(info.dtype, info.dims)) : std::nullopt);
     }

@@ -175,7 +175,8 @@ void register_gradient(CustomGradient gradient) {
   check_name(gradient.domain, gradient.name);
   const std::string name = full_name(gradient.domain, gradient.name);
   if (gradient.gradient == nullptr && gradient.backward == nullptr) fail("gradient of ", name, ": got none");
-  auto derivative = make_derivative(gradient.domain, gradient.name, gradient.gradient, gradient.backward);
+  auto derivative =
+      make_derivative(gradient.domain, gradient.name, std::move(gradient.gradient), std::move(gradient.backward));
   const OpDef* built_in = find_built_in(gradient.domain, gradient.name);
   if (built_in != nullptr && built_in->expand != nullptr) {
     fail<Unsupported>("gradient of ", name, ": the operator is taken apart while a model is read; register gradients ",

@@ -70,6 +70,33 @@ def test_cpp_example_describes_a_model(programs: tuple[Path, str], tmp_path: Pat
     assert "output probabilities: [3,10]" in text
 
 
+def test_cpp_example_registers_an_operator(programs: tuple[Path, str], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    node = helper.make_node("Swish", ["x"], ["y"], domain="example", alpha=2.0)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("example", 1)]
+    infos = {dtype: [helper.make_tensor_value_info(n, dtype, [7]) for n in "xy"] for dtype in (1, 11)}
+    for dtype, (x, y) in infos.items():
+        graph = helper.make_graph([node], "g", [x], [y])
+        path = tmp_path / f"{dtype}.onnx"
+        path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    program = programs[0] / "cpp" / "custom_operator"
+    lines = run(program, tmp_path / "1.onnx", "x", LD_LIBRARY_PATH=programs[1]).splitlines()
+    found = {line.split()[0]: np.array(line.split()[1:], np.float32) for line in lines}
+    leaf = torch.linspace(-1, 1, 7, requires_grad=True)
+    expected = leaf * torch.sigmoid(2 * leaf)
+    expected.sum().backward()
+    np.testing.assert_allclose(found["output"], expected.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["gradient"], leaf.grad, rtol=1e-5, atol=1e-6)
+    refused = subprocess.run(
+        [program, tmp_path / "11.onnx", "x"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_LIBRARY_PATH": programs[1]},
+    )
+    assert refused.returncode == 1
+    assert "[example.Swish 'y'] Swish: expected float32" in refused.stderr
+
+
 STEPS, BATCH, FEATURES, CLASSES = 12, 5, 6, 3
 
 
