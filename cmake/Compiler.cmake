@@ -45,11 +45,12 @@ if(BACKPASS_UBSAN)
 endif()
 if(BACKPASS_TSAN)
   list(APPEND sanitizers thread)
+  add_compile_definitions(HWY_COMPILE_ONLY_STATIC)  # races do not depend on the instruction set
 endif()
 if(sanitizers)
   list(REMOVE_DUPLICATES sanitizers)
   list(JOIN sanitizers "," sanitizers)
-  # -O1: the tests take as long as with -O2, the build half as long.
+  # -O1 compiles in two thirds of the time that -O2 takes (processor time, five sources with ASan and UBSan).
   add_compile_options(-O1 -fsanitize=${sanitizers} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${sanitizers})
 endif()

@@ -1,6 +1,6 @@
 // Any bytes: either a checkpoint, which then survives a round trip, or Error. Nothing else may happen.
 //
-// Seeds for `make fuzz`: python tests/fuzz/make_checkpoint_seeds.py build/fuzz/corpus/checkpoint_fuzz
+// `make fuzz` starts from the checkpoints that checkpoint_seeds.py writes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Any bytes: either a model, which then survives a round trip, or Error. Nothing else may happen.
 //
-// `make fuzz` starts from the models that make_seeds.py writes.
+// `make fuzz` starts from the models that reader_seeds.py writes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -86,7 +86,7 @@ ROWS = [
             packed(1, 4, 1, 130, 300, 16, is_causal=1),
             heads(1, 2, 2, 6, 9, 8, data(6, 9, dtype="bool"), softcap=2.0),
             heads(1, 2, 2, 1, 1, 3),
-            heads(1, 1, 1, 300, 257, 16, is_causal=1, scale=0.3),
+            heads(1, 1, 1, 300, 257, 16, is_causal=1, scale=0.25),  # the reference takes the root in float32
             heads(2, 2, 1, 6, 9, 8, (1, 2, 6, 9), left_window_size=2, right_window_size=1),
             heads(1, 2, 2, 6, 9, 8, (6, 5)),
             heads(2, 2, 1, 4, 9, 8, None, None, None, np.array([9, 3]), is_causal=1),

@@ -1,6 +1,6 @@
 """Write the seed corpus of checkpoint_fuzz: one small checkpoint of every kind.
 
-Usage: python tests/fuzz/make_checkpoint_seeds.py FOLDER
+Usage: python tests/fuzz/checkpoint_seeds.py FOLDER
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Write the seed corpus of reader_fuzz: the small models of ONNX's own tests, and models with rarely used fields.
 
-Usage: python tests/fuzz/make_seeds.py FOLDER
+Usage: python tests/fuzz/reader_seeds.py FOLDER
 """
 
 import argparse
