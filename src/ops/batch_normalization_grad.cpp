@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/batch_norm.hpp"
+#include "kernels/normalize_grad.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
@@ -18,24 +19,54 @@ void infer(InferContext& c) {
   for (std::size_t k = 1; k <= 2; ++k) c.set_shape(k, {c.shape(1)[1]});
 }
 
-/// sums[0] = sum(dy), sums[1] = sum(dy * z) over batch and area, z = (x - mean) * inverse.
+constexpr std::int64_t kShortRun = 8;  // elements below which a call costs more than its loop
+
 template <class T>
-void channel_sums(const BatchNormShape& s, const T* dy, const T* x, std::int64_t channel, double mean, double inverse,
-                  double* sums) {
-  sums[0] = 0;
-  sums[1] = 0;
-  for (std::int64_t b = 0; b < s.batch; ++b) {
-    std::int64_t at = (b * s.channels + channel) * s.area;
-    double plain = 0;
-    double with_x = 0;
-    for (std::int64_t i = 0; i < s.area; ++i) {
-      auto g = static_cast<double>(dy[at + i]);
-      plain += g;
-      with_x += g * (static_cast<double>(x[at + i]) - mean);
-    }
-    sums[0] += plain;
-    sums[1] += with_x * inverse;
+GradientSums run_sums(const T* dy, const T* x, std::int64_t n, T center) {
+  if (n >= kShortRun) return gradient_sums(dy, x, n, center);
+  GradientSums sums;
+  for (std::int64_t i = 0; i < n; ++i) {
+    sums.plain += static_cast<double>(dy[i]);
+    sums.with_x += static_cast<double>(dy[i]) * static_cast<double>(x[i] - center);
   }
+  return sums;
+}
+
+/// Of one channel, over batch and area; `center` is the mean in the element type.
+template <class T>
+GradientSums channel_sums(const BatchNormShape& s, const T* dy, const T* x, std::int64_t channel, T center) {
+  GradientSums total;
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    const std::int64_t at = (b * s.channels + channel) * s.area;
+    const GradientSums sums = run_sums(dy + at, x + at, s.area, center);
+    total.plain += sums.plain;
+    total.with_x += sums.with_x;
+  }
+  return total;
+}
+
+/// dx = scale * inverse * (dy - mean(dy) - z * mean(dy * z)) of one channel; returns sum(dy) and sum(dy * z).
+template <class T>
+GradientSums gradient_channel(const BatchNormShape& s, const T* dy, const T* x, T* dx, std::int64_t channel,
+                              double scale, double mean, double inverse) {
+  const auto center = static_cast<T>(mean);
+  const double rest = mean - static_cast<double>(center);
+  const GradientSums sums = channel_sums(s, dy, x, channel, center);
+  const double with_z = (sums.with_x - rest * sums.plain) * inverse;
+  const double count = static_cast<double>(s.batch * s.area);
+  const double factor = scale * inverse;
+  const double slope = factor * inverse * with_z / count;
+  const double offset = factor * sums.plain / count - rest * slope;
+  const auto f = static_cast<T>(factor), k = static_cast<T>(slope), o = static_cast<T>(offset);
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    const std::int64_t at = (b * s.channels + channel) * s.area;
+    if (s.area >= kShortRun) {
+      gradient_run(dy + at, x + at, dx + at, s.area, center, f, k, o);
+    } else {
+      for (std::int64_t i = at; i < at + s.area; ++i) dx[i] = f * dy[i] - o - (x[i] - center) * k;
+    }
+  }
+  return {sums.plain, with_z};
 }
 
 Kernel prepare(PrepareContext& c) {
@@ -54,30 +85,16 @@ Kernel prepare(PrepareContext& c) {
     auto at = [&](std::size_t input, std::int64_t i) {
       return dtypes[input] == DType::float64 ? a.in<double>(input)[i] : static_cast<double>(a.in<float>(input)[i]);
     };
-    double count = static_cast<double>(s.batch * s.area);
     auto store = [&](std::size_t k, std::int64_t i, double value) {
       visit_real(dtypes[2], [&]<class U>() { a.out<U>(k)[i] = static_cast<U>(value); });
     };
     visit_real(dtypes[1], [&]<class T>() {
       parallel_for(s.channels, grain_for(s.batch * s.area * 4), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t channel = begin; channel < end; ++channel) {
-          double mean = at(3, channel);
-          double inverse = at(4, channel);
-          double sums[2];
-          channel_sums(s, a.in<T>(0), a.in<T>(1), channel, mean, inverse, sums);
-          if (wants_scale) store(1, channel, sums[1]);
-          if (wants_bias) store(2, channel, sums[0]);
-          // dx = scale * inverse * (dy - mean(dy) - z * mean(dy * z))
-          double factor = at(2, channel) * inverse;
-          double slope = inverse * sums[1] / count;
-          double offset = sums[0] / count - mean * slope;
-          for (std::int64_t b = 0; b < s.batch; ++b) {
-            std::int64_t first = (b * s.channels + channel) * s.area;
-            for (std::int64_t i = first; i < first + s.area; ++i) {
-              double x = static_cast<double>(a.in<T>(1)[i]);
-              a.out<T>(0)[i] = static_cast<T>(factor * (static_cast<double>(a.in<T>(0)[i]) - offset - x * slope));
-            }
-          }
+          const GradientSums sums = gradient_channel(s, a.in<T>(0), a.in<T>(1), a.out<T>(0), channel, at(2, channel),
+                                                     at(3, channel), at(4, channel));
+          if (wants_scale) store(1, channel, sums.with_x);
+          if (wants_bias) store(2, channel, sums.plain);
         }
       });
     });

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/clip_gradients.hpp"
+#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

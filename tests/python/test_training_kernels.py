@@ -165,3 +165,63 @@ def test_softmax_gradient_of_bad_and_impossible_values() -> None:
 @pytest.mark.parametrize("shape", [(1001, 100), (3, 1001, 130)])
 def test_softmax_gradient_does_not_depend_on_threads(op: str, shape: tuple[int, ...]) -> None:
     same_for_any_threads(op, [normal(*shape), np.abs(normal(*shape, seed=1)) * -1], axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("area", [(), (1,), (7,), (3, 3), (8, 8), (33, 33)], ids=str)
+def test_batch_normalization_gradient(area: tuple[int, ...], dtype: Any) -> None:
+    for batch, channels in ((2, 1), (5, 3), (9, 17)):
+        shape = (batch, channels, *area)
+        x, dy = normal(*shape, dtype=dtype) + dtype(100), normal(*shape, seed=1, dtype=dtype)
+        scale = normal(channels, seed=2, dtype=dtype)
+        leaves = [torch64(x), torch64(scale), torch.zeros(channels, dtype=torch.float64, requires_grad=True)]
+        y = torch.nn.functional.batch_norm(leaves[0], None, None, leaves[1], leaves[2], True)
+        want = torch.autograd.grad(y, leaves, torch64(dy))
+        axes = (0, *range(2, len(shape)))
+        mean = x.astype(np.float64).mean(axes)
+        inverse = 1 / np.sqrt(x.astype(np.float64).var(axes) + 1e-5)
+        got = run("BatchNormalizationGrad", [dy, x, scale, mean.astype(dtype), inverse.astype(dtype)], 3)
+        # The rounded mean of numbers around 100 is off by 1e-5 of their deviation, and a batch of two cancels.
+        for a, b in zip(got, want, strict=True):
+            close(a, b, dtype, 1000)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1000, 20001])
+def test_adam_step(n: int, dtype: Any) -> None:
+    w, g, m = (normal(n, seed=i, dtype=dtype) for i in range(3))
+    v = np.abs(normal(n, seed=3, dtype=dtype))
+    if n > 5:
+        g[5] = np.inf
+    rate, step = np.array([0.01], dtype), np.array([3], np.int64)
+    settings = {"alpha": 0.75, "beta": 0.9375, "epsilon": 2.0**-20, "lambda": 0.125}
+    for mode in (0, 1):
+        outputs = run_adam([rate, step, w, g, m, v], weight_decay_mode=mode, **settings)
+        first = 0.75 * m.astype(np.float64) + 0.25 * g
+        second = 0.9375 * v.astype(np.float64) + 0.0625 * g.astype(np.float64) ** 2
+        unbiased = first / (1 - 0.75**3), second / (1 - 0.9375**3)
+        keep = 1 - float(rate[0]) * 0.125
+        with np.errstate(invalid="ignore"):
+            if mode == 0:
+                weight = w * keep - float(rate[0]) * unbiased[0] / (np.sqrt(unbiased[1]) + 2.0**-20)
+            else:
+                size = float(rate[0]) * np.sqrt(1 - 0.9375**3) / (1 - 0.75**3)
+                weight = (w - size * first / (np.sqrt(second) + 2.0**-20)) * keep
+        assert outputs[0] == 4
+        tolerance = 1e-6 if dtype == np.float32 else 1e-14
+        for got, want in zip(outputs[1:], (first, second, weight), strict=True):
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def run_adam(inputs: Sequence[np.ndarray], **attributes: Any) -> list[np.ndarray]:
+    kinds = [helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
+    names, results = [f"x{i}" for i in range(6)], ["step", "m", "v", "w"]
+    graph = helper.make_graph(
+        [helper.make_node("AdamOptimizer", names, results, domain="com.microsoft", **attributes)],
+        "g",
+        [helper.make_tensor_value_info(n, k, x.shape) for n, k, x in zip(names, kinds, inputs, strict=True)],
+        [helper.make_tensor_value_info(n, k, None) for n, k in zip(results, [kinds[1]] + kinds[:1] * 3, strict=True)],
+    )
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    session = backpass.InferenceSession(helper.make_model(graph, opset_imports=opsets))
+    return session.run(None, dict(zip(names, inputs, strict=True)))
