@@ -108,7 +108,7 @@ def main() -> None:
     titles = ["network", "threads", *options.engines, *ratios, "first step, s", "losses"]
     lines = [
         "Median of single steps (forward, backward), minimum in brackets, in ms; engines took turns. Ratios",
-        f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps, losses: in the engines' order.",
+        f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps and losses: in order.",
         "",
         "| " + " | ".join(titles) + " |",
         "| --- " * len(titles) + "|",
