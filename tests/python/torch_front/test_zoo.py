@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import zoo
+from backpass.dynamo import backpass
 from torch import nn
 
 EVERYDAY = {"bert_seqcls", "gpt2", "llama", "resnet", "lstm_tagger"}
@@ -58,7 +59,7 @@ def ortmodule(module: nn.Module) -> Callable[..., torch.Tensor]:
 
 
 def compiled(module: nn.Module) -> Callable[..., torch.Tensor]:
-    return torch.compile(module, backend="backpass")
+    return torch.compile(module, backend=backpass)
 
 
 @pytest.mark.parametrize("front", [ortmodule, compiled])
