@@ -19,6 +19,7 @@ import op_case
 import op_oracle
 from gradient_exceptions import REASONS
 from op_case import Case, Const, Instance, Row
+from unpacked import names_of, parts_of, unpacked
 
 Arrays = dict[str, np.ndarray]
 LARGE = 600  # elements; larger sets are left to the forward checks
@@ -59,59 +60,6 @@ def _any_float(formals: Sequence[Any]) -> bool:
     return any("tensor(float)" in t for formal in formals for t in formal.types)
 
 
-# ---- Sequences, taken apart.
-@dataclasses.dataclass
-class Unpacked(Instance):
-    """Elements of sequences are inputs x0_0, x0_1, ... and outputs y0_0, ... of their own: further nodes make sequences
-    of them and read them."""
-
-    forward: list[Any] = dataclasses.field(default_factory=list)  # its outputs, sequences among them
-
-    @functools.cached_property
-    def feeds(self) -> Arrays:
-        parts = ((f"x{i}", v) for i, v in self._fed())
-        return {n: v for name, value in parts for n, v in zip(_names(name, value), _parts(value), strict=True)}
-
-    def model(self, dynamic: bool = False, as_float32: bool = False) -> onnx.ModelProto:
-        model = super().model(dynamic, as_float32)
-        graph, helper = model.graph, onnx.helper
-        for i, value in self._fed():
-            if not isinstance(value, list):
-                continue
-            names = _names(f"x{i}", value)
-            kept = [v for v in graph.input if v.name != f"x{i}"]
-            del graph.input[:]
-            graph.input.extend(kept)
-            for name, part in zip(names, value, strict=True):
-                graph.input.append(helper.make_value_info(name, op_case.type_of(part, name if dynamic else "")))
-            graph.node.insert(0, helper.make_node("SequenceConstruct", names, [f"x{i}"]))
-        outputs = [v.name for v in graph.output]
-        del graph.output[:]
-        for output, value in zip(outputs, self.forward, strict=True):
-            for j, (name, part) in enumerate(zip(_names(output, value), _parts(value), strict=True)):
-                graph.output.append(helper.make_value_info(name, op_case.type_of(part, name if dynamic else "")))
-                if isinstance(value, list):
-                    graph.initializer.append(onnx.numpy_helper.from_array(np.array(j), f"{name}_at"))
-                    graph.node.append(helper.make_node("SequenceAt", [output, f"{name}_at"], [name]))
-        return model
-
-
-def _parts(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _names(name: str, value: Any) -> list[str]:
-    return [f"{name}_{j}" for j in range(len(value))] if isinstance(value, list) else [name]
-
-
-def unpacked(item: Instance) -> Instance:
-    """The instance itself when it has to do with tensors only."""
-    forward = backpass.InferenceSession(item.model().SerializeToString()).run(None, item.feeds)
-    if not any(isinstance(v, list) for v in (*item.values, *forward)):
-        return item
-    return Unpacked(item.row, item.dtype, item.case, item.opset, item.values, forward)
-
-
 # ---- One case of a row with what is needed to differentiate it.
 @dataclasses.dataclass
 class Subject:
@@ -149,18 +97,18 @@ class Subject:
 def subject(row: Row, case: Case, dtype: str) -> Subject | None:
     """None when the case has no floats to differentiate, or some that are not finite."""
     item = op_case.instance(row, dtype, case, row.opsets[0])
-    wrt = [i for i in row.grad or () if i < len(item.values) and all(map(_is_float, _parts(item.values[i])))]
-    if not wrt or not all(np.isfinite(op_case.widen(v)).all() for i in wrt for v in _parts(item.values[i])):
+    wrt = [i for i in row.grad or () if i < len(item.values) and all(map(_is_float, parts_of(item.values[i])))]
+    if not wrt or not all(np.isfinite(op_case.widen(v)).all() for i in wrt for v in parts_of(item.values[i])):
         return None
     values, inputs = list(item.values), list(case.inputs)
     for i in wrt:
         if dtype == "float64":
-            wide = [v.astype(np.float64) for v in _parts(values[i])]
+            wide = [v.astype(np.float64) for v in parts_of(values[i])]
             values[i] = wide if isinstance(values[i], list) else wide[0]
         if isinstance(inputs[i], Const):
             inputs[i] = values[i]
     item = unpacked(Instance(row, dtype, Case(tuple(inputs), case.attrs), item.opset, values))
-    found = Subject(item, [name for i in wrt for name in _names(f"x{i}", values[i])], {}, [])
+    found = Subject(item, [name for i in wrt for name in names_of(f"x{i}", values[i])], {}, [])
     found.forward = found.session.run(None, item.feeds)
     rng = np.random.default_rng(7)
     for name, y in zip(found.outputs, found.forward, strict=True):
@@ -189,7 +137,7 @@ def chosen(row: Row, dtype: str, limit: int | None) -> Iterator[Subject]:
 
 
 def _shapes(case: Case) -> list[tuple[int, ...]]:
-    return [v.shape for i in case.inputs for v in _parts(i) if isinstance(v, (op_case.Data, np.ndarray))]
+    return [v.shape for i in case.inputs for v in parts_of(i) if isinstance(v, (op_case.Data, np.ndarray))]
 
 
 def _elements(case: Case) -> int:
