@@ -11,8 +11,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,32 +69,29 @@ def shares(profile: Profile) -> dict[str, float]:
     return {label: time / total for label, time in sorted(spent.items(), key=lambda item: -item[1])}
 
 
-@contextmanager
-def _recorded(op: str, node: str, target: str) -> Iterator[None]:
-    """Counts the call; what goes wrong inside says where it was."""
-    start = time.perf_counter()
-    try:
-        yield
-    except Exception as error:
-        what = "torch.autograd.Function" if op.startswith("PythonOp") else "aten operator"
-        when = "backward" if op.endswith("Grad") else "forward"
-        error.add_note(f"raised in the {when} of {what} {target}, called by [{op} '{node}']")
-        raise
-    finally:
-        passed = time.perf_counter() - start
-        with _usage_lock:
-            record = _usage.setdefault((op, node, target), Usage(op, node, target))
-            record.calls += 1
-            record.seconds += passed
+def _record(op: str, node: str, target: str, start: float) -> None:
+    passed = time.perf_counter() - start
+    with _usage_lock:
+        record = _usage.get((op, node, target))
+        if record is None:
+            record = _usage[op, node, target] = Usage(op, node, target)
+        record.calls += 1
+        record.seconds += passed
+
+
+def _blame(error: Exception, op: str, node: str, target: str) -> None:
+    what = "torch.autograd.Function" if op.startswith("PythonOp") else "aten operator"
+    when = "backward" if op.endswith("Grad") else "forward"
+    error.add_note(f"raised in the {when} of {what} {target}, called by [{op} '{node}']")
 
 
 # ---- running
 @dataclass(slots=True)
 class Context:
-    """What a forward call leaves behind for its backward call: where torch's graph begins and ends."""
+    """What a forward call leaves behind for its backward call: where torch's graph ends and begins."""
 
     outputs: list[GradientEdge | None]
-    inputs: list[GradientEdge | None]
+    inputs: Tensors  #: those that want a gradient
 
 
 def forward(
@@ -111,20 +107,14 @@ def forward(
 
     Memory of ``borrowed`` tensors belongs to the engine again when the call is over.
     """
-    with _recorded(op, node, target):
-        run = _run_function if op == "PythonOp" else _run_operator
-        if op == "PythonOp":  # a user's code may keep what it is given: it never sees memory that is used again
-            tensors = [t.clone() if t is not None and b else t for t, b in zip(tensors, borrowed, strict=True)]
-        if requires_grad is None:
-            with torch.no_grad():
-                return _results(run(target, arguments, tensors, borrowed), tensors), None
-        with torch.enable_grad():
-            for tensor, wanted in zip(tensors, requires_grad, strict=True):
-                if wanted and tensor is not None:
-                    tensor.requires_grad_()
-            outputs = run(target, arguments, tensors, borrowed)
-            context = Context([_edge(o) for o in outputs], [_edge(t) for t in tensors])
-        return _results(outputs, tensors), context
+    start = time.perf_counter()
+    try:
+        return _forward(op == "PythonOp", target, arguments, tensors, borrowed, requires_grad)
+    except Exception as error:
+        _blame(error, op, node, target)
+        raise
+    finally:
+        _record(op, node, target, start)
 
 
 def backward(op: str, node: str, target: str, context: Context, gradients: Tensors, wanted: list[bool]) -> Tensors:
@@ -132,24 +122,58 @@ def backward(op: str, node: str, target: str, context: Context, gradients: Tenso
 
     The graph is kept until the engine lets go of the context: a model may read it more than once.
     """
-    with _recorded(op, node, target):
-        starts = [
-            (o, g) for o, g in zip(context.outputs, gradients, strict=True) if o is not None and g is not None
-        ]  # fmt: skip
-        ends = [(i, edge) for i, edge in enumerate(context.inputs) if edge is not None and wanted[i]]
-        results: Tensors = [None] * len(wanted)
-        if not starts or not ends:
-            return results
-        found = torch.autograd.grad(
-            [o for o, _ in starts],
-            [edge for _, edge in ends],
-            [g for _, g in starts],
-            allow_unused=True,
-            retain_graph=True,
-        )
-        for (i, _), gradient in zip(ends, found, strict=True):
-            results[i] = None if gradient is None else _plain(gradient)
+    start = time.perf_counter()
+    try:
+        return _backward(context, gradients, wanted)
+    except Exception as error:
+        _blame(error, op, node, target)
+        raise
+    finally:
+        _record(op, node, target, start)
+
+
+def _forward(
+    is_function: bool,
+    target: str,
+    arguments: str,
+    tensors: Tensors,
+    borrowed: list[bool],
+    requires_grad: list[bool] | None,
+) -> tuple[Tensors, Context | None]:
+    run = _run_function if is_function else _run_operator
+    if is_function:  # a user's code may keep what it is given: it never sees memory that is used again
+        tensors = [t.clone() if t is not None and b else t for t, b in zip(tensors, borrowed, strict=True)]
+    if requires_grad is None:
+        with torch.no_grad():
+            return _results(run(target, arguments, tensors, borrowed), tensors), None
+    with torch.enable_grad():
+        leaves = [
+            t.requires_grad_() if r and t is not None else None for t, r in zip(tensors, requires_grad, strict=True)
+        ]
+        outputs = run(target, arguments, tensors, borrowed)
+        edges = [get_gradient_edge(o) if o.requires_grad else None for o in outputs]
+    return _results(outputs, tensors), Context(edges, leaves)
+
+
+def _backward(context: Context, gradients: Tensors, wanted: list[bool]) -> Tensors:
+    starts = [(o, g) for o, g in zip(context.outputs, gradients, strict=True) if o is not None and g is not None]
+    ends = [(i, leaf) for i, leaf in enumerate(context.inputs) if leaf is not None and wanted[i]]
+    results: Tensors = [None] * len(wanted)
+    if not starts or not ends:
         return results
+    # What torch.autograd.grad comes down to; it checks shapes, too.
+    found = torch.autograd.Variable._execution_engine.run_backward(
+        tuple(o for o, _ in starts),
+        tuple(g for _, g in starts),
+        True,  # keep_graph
+        False,  # create_graph
+        tuple(leaf for _, leaf in ends),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+    for (i, _), gradient in zip(ends, found, strict=True):
+        results[i] = None if gradient is None else _plain(gradient)
+    return results
 
 
 def _run_function(target: str, arguments: str, tensors: Tensors, _: list[bool]) -> list[torch.Tensor]:
@@ -191,10 +215,6 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _edge(tensor: torch.Tensor | None) -> GradientEdge | None:
-    return get_gradient_edge(tensor) if tensor is not None and tensor.requires_grad else None
-
-
 def _tensors_in(output: Any) -> list[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         return [output]
@@ -202,7 +222,10 @@ def _tensors_in(output: Any) -> list[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.contiguous()
 
 
 def _results(outputs: Sequence[torch.Tensor], tensors: Tensors) -> Tensors:

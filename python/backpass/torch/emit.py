@@ -10,7 +10,7 @@ from torch import fx
 
 from backpass.torch.arguments import encode, with_marks
 from backpass.torch.builder import ONNX_TYPES, GraphBuilder, Value
-from backpass.torch.opaque import signature_of
+from backpass.torch.trial import signature_of
 
 
 class _Inputs:
