@@ -59,7 +59,7 @@ class ExportCache:
             if missing:
                 self._logger.info("the cached export needs %s, which cannot be imported", ", ".join(missing))
                 return None
-            variant = manager.variant(_read(entry, data), io.load(entry["result"]), dynamic)
+            variant = manager.variant(_read(entry, data), arguments, io.load(entry["result"]), dynamic)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
@@ -132,6 +132,8 @@ class ExportCache:
 
 def _written(variant: Variant, key: str, model: str) -> dict[str, Any]:
     exported = variant.exported
+    if exported.draft:
+        raise TypeError("it holds decisions that depend on the contents of tensors")
     for node in exported.proto.graph.node:
         for attribute in node.attribute:
             if attribute.name == "arguments" and not callbacks.is_portable(attribute.s.decode()):
@@ -146,6 +148,7 @@ def _written(variant: Variant, key: str, model: str) -> dict[str, Any]:
         "template": [asdict(slot) for slot in exported.output_template],
         "fallbacks": [asdict(fallback) for fallback in exported.fallbacks],
         "python_ops": list(exported.python_ops),
+        "guards": exported.guards,
     }
 
 
@@ -165,4 +168,5 @@ def _read(entry: dict[str, Any], data: bytes) -> ExportedModel:
         output_template=[Slot(**slot) for slot in entry["template"]],
         fallbacks=[Fallback(**fallback) for fallback in entry["fallbacks"]],
         python_ops=entry["python_ops"],
+        guards=[str(text) for text in entry["guards"]],
     )

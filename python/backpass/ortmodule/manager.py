@@ -28,6 +28,7 @@ from backpass.ortmodule.options import RuntimeOptions, from_environment
 from backpass.ortmodule.tree import ModuleTree
 from backpass.ortmodule.variant import Shapes, Variant, without_gradients_of_buffers
 from backpass.torch.exporter import export_module
+from backpass.torch.model import ExportedModel
 from backpass.torch.runtime import EngineGraph
 
 _KNOWN_LIMIT = 1024  # combinations of shapes that are found at once
@@ -195,10 +196,16 @@ class Manager:
         if self._tree is tree and not tree.unchanged():  # forward itself sets attributes: take them as they are now
             self._tree = ModuleTree(self.module)
             self._states[self._tree.key] = self._state
-        return self.variant(exported, flat.result, dynamic)
+        if exported.draft:
+            self._checks.tell(
+                f"{type(self.module).__name__} decides by the contents of tensors what to compute; the graph holds "
+                "what it decided when it was captured"
+            )
+        return self.variant(exported, arguments, flat.result, dynamic)
 
-    def variant(self, exported: Any, result: io.Structure, dynamic: bool) -> Variant:
-        return Variant(exported, result, self.module.training, dynamic, self._build)
+    def variant(self, exported: ExportedModel, arguments: io.Structure, result: io.Structure, dynamic: bool) -> Variant:
+        names = self.input_names(arguments)
+        return Variant(exported, result, self.module.training, dynamic, names, self._build)
 
     def input_names(self, arguments: io.Structure) -> list[str]:
         """Names of the tensors among the arguments: parameters of ``forward``, with positions and keys below them."""

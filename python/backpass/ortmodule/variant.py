@@ -13,6 +13,7 @@ import torch
 from backpass import _core
 from backpass.ortmodule import io
 from backpass.ortmodule.fallback import ORTModuleONNXModelException, wrap_exception
+from backpass.ortmodule.guards import Guards
 from backpass.ortmodule.tree import ModuleTree, Slot
 from backpass.torch.model import ExportedModel
 from backpass.torch.runtime import EngineGraph
@@ -28,6 +29,7 @@ class Variant:
     result: io.Structure
     training: bool
     dynamic: bool
+    names: list[str]  # of the tensors among the arguments
     build: Callable[[Variant, list[str]], EngineGraph]
     export_seconds: float = 0.0
     from_cache: bool = False
@@ -44,6 +46,7 @@ class Variant:
         self._cloned = [
             i for i, s in enumerate(self.exported.inputs) if s.kind in ("parameter", "buffer") and s.target in mutated
         ]
+        self._guards = Guards(self.exported.guards)
         self._plain = self.result == io.TENSOR and self.exported.output_template[0].source == "output"
 
     def fits(self, shapes: Shapes) -> bool:
@@ -56,7 +59,7 @@ class Variant:
             for known, given in zip(spec.shape, shapes[spec.target], strict=True):
                 if (symbols.setdefault(known, given) if isinstance(known, str) else known) != given:
                     return False
-        return True
+        return self._guards.hold(dict(zip(self.names, shapes, strict=True)))
 
     def run(self, tree: ModuleTree, tensors: Sequence[torch.Tensor]) -> Any:
         """Calls the engine with the module's present tensors and these; returns what the module would return."""

@@ -62,7 +62,7 @@ def capture(
         marks.mark_stop_gradient(program.graph_module)
         marks.write_instance_statistics(program.graph_module)
         with transparent_autograd_functions():
-            program = program.run_decompositions(training_table(dispatcher or Dispatcher()))
+            program = _decomposed(program, training_table(dispatcher or Dispatcher()), dynamic_shapes is not None)
     result = Captured(
         program.graph_module,
         _inputs(program, module),
@@ -122,6 +122,19 @@ def _exported(
         if dynamic_shapes is None:
             raise
     return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+
+
+def _decomposed(program: torch.export.ExportedProgram, table: Any, dynamic: bool) -> torch.export.ExportedProgram:
+    """As `_exported`: if possible without conditions that keep extents of 1 out."""
+    result: torch.export.ExportedProgram
+    try:
+        with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            result = program.run_decompositions(table)
+    except Exception:
+        if not dynamic:
+            raise
+        result = program.run_decompositions(table)
+    return result
 
 
 def automatic_shapes(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

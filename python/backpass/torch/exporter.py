@@ -324,5 +324,6 @@ def export_module(
         name=type(module).__name__,
     )
     exported.in_spec, exported.out_spec = captured.in_spec, captured.out_spec
+    exported.guards, exported.draft = list(captured.program._guards_code), captured.draft
     exported.seconds |= captured.seconds
     return exported

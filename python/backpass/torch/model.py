@@ -80,5 +80,9 @@ class ExportedModel:
     fallbacks: list[Fallback] = field(default_factory=list)
     python_ops: list[str] = field(default_factory=list)
     builder: GraphBuilder | None = None
+    guards: list[str] = field(default_factory=list)
+    """Conditions on the shapes of user inputs, in Python, under which the graph is what the module computes."""
+    draft: bool = False
+    """Branches that depend on data were taken as the example takes them."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time spent: ``capture`` (torch.export), ``decompose``, ``export`` (ours)."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 from backpass.ortmodule import io
 from backpass.ortmodule.fallback import ORTModuleIOError
+from backpass.ortmodule.guards import Guards
 from ortmodule_check import Pair, wrap
 from torch import nn
 
@@ -262,6 +263,53 @@ def test_broadcasting_is_not_frozen() -> None:
     pair = Pair(Add())
     for a, b in (((3, 4), (3, 4)), ((5, 4), (5, 4)), ((5, 4), (1, 4)), ((1, 4), (6, 4)), ((2, 4), (2, 4))):
         pair.step(t(*a), t(*b))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = x * self.weight
+        if x.shape[0] > 4:
+            h = h * 2
+        h = h + y.sum() if x.shape[1] == y.shape[0] else h - y.sum()
+        if y.shape[0] % 2 == 0:
+            h = h + 1
+        return h.tanh() if x.shape[0] * y.shape[0] > 40 else h
+
+
+def test_branches_on_shapes_are_not_frozen() -> None:
+    pair = Pair(Branching(), dynamic_shapes="always")
+    for rows, columns, length in ((6, 3, 8), (7, 5, 8), (3, 3, 8), (6, 8, 8), (6, 3, 7), (6, 3, 6), (9, 3, 8)):
+        pair.step(t(rows, columns, 4), t(length))
+    assert pair.exports < 7
+
+
+def test_guards_are_not_trusted() -> None:
+    def holds(*texts: str) -> bool:
+        return Guards(texts).hold({"x": (3, 4), "y": (8,)})
+
+    assert holds()
+    assert holds(
+        "L['x'].size()[0] == 3", "(L['y'].size()[0] % 2) == 0", "max(1, L['x'].size()[1]) >= 4 and not (1 > 2)"
+    )
+    assert not holds("L['x'].size()[0] == 3", "L['x'].size()[1]*L['y'].size()[0] < 32")
+    for text in (
+        "__import__('os').system('true')",
+        "().__class__",
+        "L['x'].__class__",
+        "L['z'].size()[0] == 3",
+        "L['x'].size()[5] == 3",
+        "1 % 0 == 0",
+        "'a' == 'a'",
+        "[1 for _ in (1,)]",
+        "(lambda: True)()",
+        "not a condition",
+        "exec('1') or True",
+    ):
+        assert not holds(text), text
 
 
 # ---- flattening by itself
