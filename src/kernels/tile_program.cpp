@@ -78,8 +78,10 @@ TileRegister TileBuilder::immediate(const Tensor& scalar) {
 
 std::optional<double> TileBuilder::constant(TileRegister r) const {
   for (const TileProgram::Immediate& i : program_.immediates) {
-    if (i.out == r && type(r) != DType::complex64)
-      return Tensor(type(r), {}, i.element.data(), nullptr).to_doubles()[0];
+    if (i.out != r || type(r) == DType::complex64) continue;
+    Tensor element(type(r), {});  // aligned, as bytes within a program are not
+    std::memcpy(element.mutable_data(), i.element.data(), element.bytes());
+    return element.to_doubles()[0];
   }
   return std::nullopt;
 }

@@ -92,13 +92,17 @@ class Binder {
     return bytes;
   }
 
-  void new_storage(int v, int s) {
-    Storage storage;
-    storage.place.kind = Place::Kind::arena;
-    storage.bytes = addressable(bound(v).bytes(), [&] {
+  std::size_t bytes_of(int v) {
+    return addressable(bound(v).bytes(), [&] {
       const Value& named = *program_.values[static_cast<std::size_t>(v)];
       return concat("'", named.name, "' ", name_of(bound(v).dtype), to_string(bound(v).dims()));
     });
+  }
+
+  void new_storage(int v, int s) {
+    Storage storage;
+    storage.place.kind = Place::Kind::arena;
+    storage.bytes = bytes_of(v);
     storage.first = s;
     storage.last = std::max(s, last_read(v));
     fact(v).storage = static_cast<int>(storages_.size());
@@ -148,6 +152,9 @@ class Binder {
 
   void add_kernel_step(int s) {
     const Step& step = program_.steps[static_cast<std::size_t>(s)];
+    for (int v : step.outputs) {
+      if (v >= 0) bytes_of(v);  // refused before the kernel makes tables as long as the output
+    }
     PrepareContext context(*step.node);
     std::vector<TensorInfo>& inputs = describe(step.inputs, kept_inputs_);
     std::vector<TensorInfo>& outputs = describe(step.outputs, kept_outputs_);
