@@ -20,7 +20,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from backpass.torch import marks
+from backpass.torch import direct, marks
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
 from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
@@ -39,6 +39,8 @@ class Captured:
     program: torch.export.ExportedProgram
     draft: bool = False
     """The branches that depend on data were taken as the example takes them."""
+    traced_again: bool = False
+    """torch made the graph functional, by tracing it a second time."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -61,19 +63,37 @@ def capture(
         captured_at = time.perf_counter()
         marks.mark_stop_gradient(program.graph_module)
         marks.write_instance_statistics(program.graph_module)
-        with transparent_autograd_functions():
-            program = _decomposed(program, training_table(dispatcher or Dispatcher()), dynamic_shapes is not None)
+        mutations = None if draft else _simplified(program)
+        if mutations is None:
+            with transparent_autograd_functions():
+                table = training_table(dispatcher or Dispatcher())
+                program = _decomposed(program, table, dynamic_shapes is not None)
     result = Captured(
         program.graph_module,
         _inputs(program, module),
-        _outputs(program.graph_signature),
+        [*(mutations or ()), *_outputs(program.graph_signature)],
         program.call_spec.in_spec,
         program.call_spec.out_spec,
         program,
         draft,
+        mutations is None,
     )
     result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
     return result
+
+
+def _simplified(program: torch.export.ExportedProgram) -> list[tuple[str, str | int | None]] | None:
+    """Makes the graph functional in place, its changed buffers the first results; None where only torch can."""
+    named = {
+        spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.kind == InputKind.BUFFER
+    }
+    final = direct.functional(program.graph_module, set(named))
+    if final is None:
+        return None
+    graph = program.graph_module.graph
+    (results,) = graph.output_node().args
+    graph.output_node().args = ((*final.values(), *results),)
+    return [("buffer_mutation", named[str(placeholder.target)]) for placeholder in final]
 
 
 def _distinct(

@@ -100,20 +100,22 @@ def bernoulli_p(b: GraphBuilder, node: fx.Node, x: Value, p: Scalar, **_: Any) -
     return b.cast(b.op("Less", share, b.scalar(p, torch.float32), dtype=torch.bool), result_type(node))
 
 
-def dropped(b: GraphBuilder, x: Value, p: float) -> tuple[Value, Value]:
-    """Dropout in training, and the mask of what was kept."""
+def dropped(b: GraphBuilder, x: Value, p: float) -> tuple[Value, Value | None]:
+    """Dropout in training, and the mask of what was kept unless that is all or nothing."""
     shape = b.shape_of(x)
     if p == 0:
-        return x, common.filled(b, shape, True, torch.bool)
+        return x, None
     if p == 1:
-        return b.like(b.op("Mul", x, b.constant(0, x.dtype)), x), common.filled(b, shape, False, torch.bool)
+        return b.like(b.op("Mul", x, b.constant(0, x.dtype)), x), None
     y, mask = b.op("Dropout", x, b.constant(float(p), torch.float32), b.constant(True, torch.bool), outputs=2)
     return b.like(y, x), Value(mask, torch.bool, shape)
 
 
 @lowers(aten.native_dropout.default)
 def native_dropout(b: GraphBuilder, node: fx.Node, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
-    return dropped(b, x, p if train is None or train else 0.0)
+    rate = p if train is None or train else 0.0
+    y, mask = dropped(b, x, rate)
+    return y, common.filled(b, b.shape_of(x), rate == 0, torch.bool) if mask is None else mask
 
 
 @lowers(aten.dropout.default)

@@ -1,0 +1,169 @@
+"""Capture: where gradients stop, what is changed in place, branches that depend on data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from backpass.torch import capture
+from exporter_check import Function, check, check_values, ops_of, run
+from torch import nn
+
+torch.manual_seed(5)
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def stops(a: torch.Tensor, b: torch.Tensor) -> Any:
+    with torch.no_grad():
+        scale = (a * 2).mean()
+        with torch.enable_grad():
+            inner = a.sin()
+        count = (a > 0).sum()
+    return a * scale + b.detach() * b + inner + count, (a * b).detach()
+
+
+def test_no_grad_and_detach_stop_gradients() -> None:
+    exported = check(stops, (x(3, 4), x(4)))
+    assert ops_of(exported)["StopGradient"] == 3
+    check(stops, (x(3, 4), x(4)), [(x(5, 4), x(4))])
+
+
+def fresh(a: torch.Tensor) -> Any:
+    y = a * 2
+    y.add_(1)
+    z = y * 2 + y.mul_(3)
+    return z, y
+
+
+def through_a_view(a: torch.Tensor) -> Any:
+    y = a * 2
+    first = y[0]
+    first.add_(1)
+    flat = y.view(-1)
+    y.mul_(2)
+    return y, flat, first
+
+
+def through_a_reshape(a: torch.Tensor) -> Any:
+    y = a * 3
+    flat = y.reshape(-1)
+    y.add_(1)
+    return flat + 0
+
+
+def widening(a: torch.Tensor) -> Any:
+    counts = (a > 0).sum(0)
+    counts.add_(2)
+    total = counts.float()
+    total.add_(a[0].double().sum())
+    return counts, total
+
+
+@pytest.mark.parametrize(
+    ("function", "again"), [(fresh, False), (through_a_view, True), (through_a_reshape, True), (widening, True)]
+)
+def test_changes_in_place(function: Any, again: bool) -> None:
+    a = x(3, 4)
+    check(function, (a,))
+    assert capture(Function(function), (a,)).traced_again == again
+
+
+class Statistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+        self.mean: torch.Tensor
+        self.calls: torch.Tensor
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        self.mean.mul_(0.9)
+        self.mean.add_(a.detach().mean(0), alpha=0.1)
+        return self.norm(a) - self.mean + self.calls
+
+
+def test_buffers_that_change_come_back_and_are_not_changed_by_capture() -> None:
+    module = Statistics().train()
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    exported = check(module, (x(5, 4),), [(x(2, 4),)])
+    changed = {o.target for o in exported.outputs if o.kind == "buffer_mutation"}
+    assert changed == {"calls", "mean", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+    assert not capture(module, (x(5, 4),)).traced_again
+
+
+def test_one_norm_used_twice_sees_its_first_update() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.norm(a) * 2 + a)
+
+    check(Twice().train(), (x(5, 4),))
+
+
+class Skips(nn.Module):
+    """Layer drop: a branch that depends on a random number."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate, self.layer = rate, nn.Linear(4, 4)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return a if torch.rand([]) < self.rate else self.layer(a)
+
+
+def test_branches_that_depend_on_data_are_taken_as_the_example_takes_them(capfd: pytest.CaptureFixture[str]) -> None:
+    for rate, nodes in ((0.0, {"Gemm"}), (1.0, set())):
+        module = Skips(rate)
+        assert capture(module, (x(2, 4),)).draft
+        exported = check_values(module, (x(2, 4),))
+        assert set(ops_of(exported)) & {"Gemm"} == nodes
+    printed = capfd.readouterr()
+    assert "graph" not in printed.out + printed.err
+
+
+def test_a_value_changed_in_an_input_is_reported() -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return a * 2
+
+    a = x(3)
+    exported = check_values(function, (a.clone(),))
+    assert [(o.kind, o.target) for o in exported.outputs] == [("input_mutation", 0), ("user", 0)]
+    result, _ = run(exported, Function(function), (a,))
+    assert torch.allclose(result, (a + 1) * 2)
+
+
+def test_custom_function_is_one_node() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(a)
+            return a**3
+
+        @staticmethod
+        def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+            (a,) = ctx.saved_tensors
+            return dy * a * 7  # not the derivative: it must be this function that is called
+
+    exported = check(lambda a: Cube.apply(a * 2) + 1, (x(3),))
+    assert ops_of(exported)["PythonOp"] == 1
+    assert len(exported.python_ops) == 1
+    assert exported.python_ops[0].endswith("Cube")
+
+
+def test_what_has_no_lowering_is_run_by_torch() -> None:
+    exported = check(lambda a: torch.special.i0(a) * 2, (x(3),))
+    assert [f.op for f in exported.fallbacks] == ["aten.special_i0.default"] or "aten.i0.default" in str(
+        exported.fallbacks[0]
+    )
+    assert ops_of(exported)["ATen"] == 1
