@@ -52,11 +52,21 @@ def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tupl
 def _traced(function: Callable[..., Any], examples: list[Any], name: str) -> fx.GraphModule:
     modes = [e.fake_mode for e in examples if isinstance(e, torch._subclasses.FakeTensor)]
     mode = modes[0] if modes else FakeTensorMode()
+    before = _conditions(mode)
     try:
-        with torch.no_grad(), mode:
-            return make_fx(torch.func.functionalize(function), tracing_mode="real")(*examples)
+        with torch.no_grad(), mode, torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+            traced = make_fx(torch.func.functionalize(function), tracing_mode="real")(*examples)
     except Exception as error:  # whatever torch raises inside a decomposition only means that there is none
         raise NoLoweringError(f"no lowering, and torch's decomposition fails: {error}") from error
+    if _conditions(mode) != before:
+        raise NoLoweringError("no lowering, and torch's decomposition holds for some sizes only")
+    return traced
+
+
+def _conditions(mode: FakeTensorMode) -> tuple[int, int]:
+    """How much is assumed about symbolic sizes."""
+    sizes = mode.shape_env
+    return (0, 0) if sizes is None else (len(sizes.guards), len(sizes.replacements))
 
 
 def decomposition(target: Any) -> Callable[..., Any] | None:
