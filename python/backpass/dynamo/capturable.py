@@ -33,10 +33,25 @@ def check_arguments(placeholders: Sequence[torch.fx.Node], example_inputs: Seque
             raise NotCapturableError(f"input {node.name} is a {type(value).__name__}")
 
 
+# Their derivatives in torch are not those of what they compute: statistics count as constants, and what
+# as_strided_scatter overwrites as kept.
+_OTHER_DERIVATIVES = {
+    "_batch_norm_with_update",
+    "_native_batch_norm_legit",
+    "as_strided_scatter",
+    "native_batch_norm",
+    "native_group_norm",
+    "native_layer_norm",
+}
+
+
 def check_nodes(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise NotCapturableError(f"it contains {node.target.name()}")  # type: ignore[no-untyped-call]
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if name.partition(".")[0] in _OTHER_DERIVATIVES:
+            raise NotCapturableError(f"it contains {name}, whose derivative in torch is another")
         if node.target == "item" or node.target is torch.ops.aten.item.default:
             raise NotCapturableError("it reads a number out of a tensor")
 

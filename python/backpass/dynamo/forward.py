@@ -130,6 +130,7 @@ class ForwardGraph:
         report.nodes, report.fallbacks = len(proto.graph.node), [f.op for f in exported.fallbacks]
         self._graph = _loaded(proto.SerializeToString(), [s.name for s in exported.inputs], wanted, options)
         self._check_writes(examples)
+        self._cut = self._check_gradients(module.graph)
         report.dump = dump_model(proto, module)
 
     @staticmethod
@@ -147,6 +148,23 @@ class ForwardGraph:
             if i in self._graph._read_inputs:
                 raise NotCapturableError("it changes in place a tensor whose old value the backward pass reads")
 
+    def _check_gradients(self, graph: torch.fx.Graph) -> list[bool]:
+        """Whether each result is to be cut off from autograd, as it is in torch. The other way round there is nothing
+        to be done here: what torch lets one differentiate must allow it, if only to give zeros."""
+        (end,) = (n for n in graph.nodes if n.op == "output")
+        cut = [False] * len(self._template)
+        for i, (node, slot) in enumerate(zip(end.args[0], self._template, strict=True)):
+            value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+            if not isinstance(value, torch.Tensor) or slot.source != "output" or self._report.kind != "training":
+                continue
+            flat = slot.index in self._graph._flat
+            cut[i] = not value.requires_grad and not flat
+            if value.requires_grad and flat:
+                raise NotCapturableError(
+                    f"the gradient of its result {node} is zero everywhere or not known to Backpass"
+                )
+        return cut
+
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         self._report.calls += 1
         wanted = self._baseline(*_copied(arguments)) if self._baseline is not None else None
@@ -156,7 +174,8 @@ class ForwardGraph:
             with torch.no_grad():
                 for k, place in self._written:
                     (arguments[place] if isinstance(place, int) else place).copy_(outputs[k])
-        results = tuple(fetched(slot, outputs, feeds) for slot in self._template)
+        found = (fetched(slot, outputs, feeds) for slot in self._template)
+        results = tuple(r.detach() if cut else r for r, cut in zip(found, self._cut, strict=True))
         if wanted is not None:
             check_against(wanted, results)
         return results

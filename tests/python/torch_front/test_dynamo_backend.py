@@ -119,16 +119,18 @@ class Doubled(torch.autograd.Function):
 
 
 def fallback_cases() -> list[tuple[str, Callable[..., torch.Tensor], str]]:
-    def in_place(x: torch.Tensor) -> torch.Tensor:
-        y = x * 1
-        return y.view(-1)
-
     def changed(x: torch.Tensor) -> torch.Tensor:
         return x.view(2, -1)
 
     return [
         ("function", lambda x: Doubled.apply(x) * x, "autograd_function_apply"),
         ("alias", changed, "shares memory"),
+        ("flat", lambda x: torch.floor(x), "zero everywhere"),
+        (
+            "statistics",
+            lambda x: torch.native_layer_norm(x, [2], None, None, 1e-5)[1],
+            "derivative in torch is another",
+        ),
         ("number", lambda x: x * x.detach().max().item(), ""),
     ]
 
@@ -147,3 +149,15 @@ def test_graph_that_cannot_be_exported_is_run_by_torch_and_said_so(caplog: pytes
     torch.testing.assert_close(got, torch.ones(3))
     assert record.graphs[0].reason
     assert "run by torch" in caplog.text
+
+
+def test_results_require_gradients_where_eagers_do() -> None:
+    """torch calls back for lu_unpack, and does not say which of its results are constants."""
+    matrix = torch.randn(3, 3)
+    factors, pivots = torch.linalg.lu_factor(matrix)
+    factors = factors.detach().requires_grad_()
+    backend, record = make_aot_ort(mode="forward")
+    got = torch.compile(lambda f: torch.lu_unpack(f, pivots), backend=backend)(factors)
+    wanted = torch.lu_unpack(factors, pivots)
+    assert [g.kind for g in record.graphs] == ["training"]
+    assert [t.requires_grad for t in got] == [t.requires_grad for t in wanted] == [False, True, True]
