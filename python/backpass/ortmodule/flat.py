@@ -35,7 +35,7 @@ class FlatModule(nn.Module):
         call = self._call
         args, kwargs = io.rebuild(call.arguments, iter(tensors))
         results: list[torch.Tensor] = []
-        call.result = io.flatten(call.module(*args, **kwargs), results)
+        call.result = io.flatten(call.module(*args, **kwargs), results, objects=True)
         if not results:
             raise wrap_exception(ORTModuleIOError, TypeError("results of the module: got none, expected a tensor"))
         return tuple(results)

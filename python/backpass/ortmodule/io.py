@@ -36,8 +36,12 @@ _READ: dict[str, Callable[[str], Any]] = {
 }
 
 
-def flatten(value: Any, tensors: list[torch.Tensor]) -> Structure:
-    """Appends the tensors of `value` and returns its structure. ORTModuleIOError for types nobody knows."""
+def flatten(value: Any, tensors: list[torch.Tensor], objects: bool = False) -> Structure:
+    """Appends the tensors of `value` and returns its structure. ORTModuleIOError for types nobody knows.
+
+    With `objects`, these are taken apart into their attributes: right for results, which are new each time (caches of
+    keys and values); not for arguments, whose identity may matter.
+    """
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return TENSOR
@@ -49,13 +53,13 @@ def flatten(value: Any, tensors: list[torch.Tensor]) -> Structure:
     if kind is str:
         return "constant", "str", value
     if kind in (list, tuple):
-        return kind.__name__, tuple(flatten(v, tensors) for v in value)
+        return kind.__name__, tuple(flatten(v, tensors, objects) for v in value)
     if kind is dict:
-        return "dict", tuple(value), tuple(flatten(v, tensors) for v in value.values())
-    return _flatten_rare(value, tensors)
+        return "dict", tuple(value), tuple(flatten(v, tensors, objects) for v in value.values())
+    return _flatten_rare(value, tensors, objects)
 
 
-def _flatten_rare(value: Any, tensors: list[torch.Tensor]) -> Structure:
+def _flatten_rare(value: Any, tensors: list[torch.Tensor], objects: bool) -> Structure:
     kind = type(value)
     if kind in _SYMBOLIC:  # a size that the capture keeps variable: comes back as a tensor of one number
         make = torch.tensor if kind is torch.SymBool else torch.scalar_tensor
@@ -70,12 +74,12 @@ def _flatten_rare(value: Any, tensors: list[torch.Tensor]) -> Structure:
         return "constant", "device", str(value)
     if isinstance(value, enum.Enum):
         return "enum", kind, value.name
-    return _flatten_container(value, kind, tensors)
+    return _flatten_container(value, kind, tensors, objects)
 
 
-def _flatten_container(value: Any, kind: type, tensors: list[torch.Tensor]) -> Structure:
+def _flatten_container(value: Any, kind: type, tensors: list[torch.Tensor], objects: bool) -> Structure:
     def each(values: Any) -> tuple[Structure, ...]:
-        return tuple(flatten(v, tensors) for v in values)
+        return tuple(flatten(v, tensors, objects) for v in values)
 
     if kind is defaultdict:
         return "defaultdict", value.default_factory, tuple(value), each(value.values())
@@ -93,6 +97,10 @@ def _flatten_container(value: Any, kind: type, tensors: list[torch.Tensor]) -> S
         return "mapping", kind, tuple(value), each(value.values())
     if isinstance(value, list | tuple):
         return "sequence", kind, each(value)
+    if objects and isinstance(value, type):
+        return "class", value
+    if objects and hasattr(value, "__dict__") and not callable(value):
+        return "object", kind, tuple(vars(value)), each(vars(value).values())
     raise wrap_exception(
         ORTModuleIOError,
         TypeError(
@@ -127,6 +135,8 @@ def rebuild(structure: Structure, tensors: Iterator[Any]) -> Any:
         return {"bool": bool, "int": int, "float": float}[structure[1]](next(tensors).item())
     if kind == "enum":
         return structure[1][structure[2]]
+    if kind == "class":
+        return structure[1]
     values = [rebuild(child, tensors) for child in structure[-1]]
     if kind == "tuple":
         return tuple(values)
@@ -149,7 +159,7 @@ def _rebuild_typed(structure: Structure, values: list[Any]) -> Any:
         return made(values)
     if kind == "pytree":
         return pytree.SUPPORTED_NODES[made].unflatten_fn(values, structure[2].value)
-    result = object.__new__(made)  # a dataclass, as it was: fields set without running __init__ again
+    result = object.__new__(made)  # a dataclass or object, as it was: without running __init__ again
     for name, value in zip(structure[2], values, strict=True):
         object.__setattr__(result, name, value)
     return result
@@ -159,8 +169,9 @@ def leaf_names(structure: Structure, name: str) -> Iterator[str]:
     """Names of the tensors: `name`, with `_<position>` or `_<key>` for each container around."""
     if structure[0] in ("tensor", "number"):
         yield name
-    elif structure[0] not in ("constant", "enum"):
-        keys = structure[-2] if structure[0] in ("dict", "mapping", "defaultdict", "dataclass") else None
+    elif structure[0] not in ("constant", "enum", "class"):
+        keyed = structure[0] in ("dict", "mapping", "defaultdict", "dataclass", "object")
+        keys = structure[-2] if keyed else None
         for i, child in enumerate(structure[-1]):
             yield from leaf_names(child, f"{name}_{i if keys is None else keys[i]}")
 

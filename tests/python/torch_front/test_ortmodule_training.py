@@ -54,6 +54,7 @@ def test_gradients_are_handed_over_by_reference() -> None:
     assert all(g._version == 0 and g.is_contiguous() for g in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
 def test_whichever_outputs_are_used(which: tuple[int, ...]) -> None:
     pair = Pair(Net())
@@ -206,6 +207,7 @@ def test_tied_parameters() -> None:
     pair.step(torch.randint(0, 11, (5, 4)))
 
 
+@pytest.mark.slow
 def test_a_module_used_twice() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -327,6 +329,7 @@ def test_no_grad_and_detach_stop_gradients() -> None:
     Pair(Stops()).step(torch.randn(4, 5))
 
 
+@pytest.mark.slow
 def test_no_grad_as_a_decorator_and_frozen_constants() -> None:
     class Decorated(nn.Module):
         def __init__(self) -> None:
@@ -474,6 +477,7 @@ def test_autocast() -> None:
     assert pair.exports == 2
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters() -> None:
     net = Net().to(torch.bfloat16)
     ours = wrap(net)
@@ -488,6 +492,7 @@ def test_bfloat16_parameters() -> None:
     assert float((ours_gradient - net.head.weight.grad.float()).norm() / net.head.weight.grad.float().norm()) < 0.05
 
 
+@pytest.mark.slow
 def test_activation_checkpointing() -> None:
     from torch.utils.checkpoint import checkpoint
 
@@ -515,6 +520,7 @@ def test_training_tracks_eager() -> None:
     assert len(set(losses)) == 10
 
 
+@pytest.mark.slow
 def test_many_exports_are_told(caplog: pytest.LogCaptureFixture) -> None:
     ours = wrap(Net(), dynamic_shapes="never")
     with caplog.at_level(logging.WARNING, "backpass.ortmodule"), torch.no_grad():

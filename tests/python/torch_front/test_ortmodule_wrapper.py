@@ -104,6 +104,7 @@ def test_training_and_evaluation(x: torch.Tensor) -> None:
     assert pair.exports == 3
 
 
+@pytest.mark.slow
 def test_wrapping_a_module_in_evaluation_mode(x: torch.Tensor) -> None:
     net = Net().eval()
     ours = wrap(net)
@@ -177,6 +178,7 @@ def test_new_parameters_and_parts_are_seen(x: torch.Tensor) -> None:
     assert pair.exports == 2
 
 
+@pytest.mark.slow
 def test_unregistered_tensors_are_seen(x: torch.Tensor) -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -219,7 +221,7 @@ def test_names_that_are_hidden_are_told(caplog: pytest.LogCaptureFixture) -> Non
     assert ours.module.explain() == "mine"
 
 
-@pytest.mark.parametrize("how", ["pickle", "deepcopy", "save"])
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", pytest.param("save", marks=pytest.mark.slow)])
 def test_copies(how: str, x: torch.Tensor) -> None:
     ours = wrap(Net())
     ours(x).sum().backward()
