@@ -115,7 +115,6 @@ lowers(aten.avg_pool3d.default)(_avg_pool(3))
 
 
 @lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
-@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(b: GraphBuilder, node: fx.Node, x: Value, output: Sequence[Dim]) -> Value:
     """Means over windows of equal extents; others are left to the decomposition."""
     axes = len(output)

@@ -160,22 +160,6 @@ def scatter_reduce(
     return scattered(b, x, dim, index, source, REDUCTIONS[reduce])
 
 
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce_two(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    dim: int,
-    index: Value,
-    source: Value,
-    reduce: str,
-    include_self: bool = True,
-) -> Value:
-    if reduce not in REDUCTIONS or not include_self:
-        raise NoLoweringError(f"reduction {reduce!r}, include_self={include_self}")
-    return scattered(b, x, dim, index, source, REDUCTIONS[reduce])
-
-
 @lowers(aten.index_add.default)
 def index_add(
     b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value, alpha: Scalar = 1
