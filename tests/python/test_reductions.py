@@ -130,6 +130,8 @@ def test_messages(message: str, call: Any) -> None:
         call()
 
 
-def test_no_labels_and_no_valid_labels_give_zero() -> None:
-    assert run("SoftmaxCrossEntropyLoss", SCORES, np.array([1, 1]), ignore_index=1) == 0
-    assert run("SoftmaxCrossEntropyLoss", SCORES[:0], np.zeros(0, np.int64)) == 0
+def test_no_labels_and_no_valid_labels_have_no_mean() -> None:
+    """As in torch; their sum is 0."""
+    for scores, labels in ((SCORES, np.array([1, 1])), (SCORES[:0], np.zeros(0, np.int64))):
+        assert np.isnan(run("SoftmaxCrossEntropyLoss", scores, labels, ignore_index=1))
+        assert run("SoftmaxCrossEntropyLoss", scores, labels, ignore_index=1, reduction="sum") == 0
