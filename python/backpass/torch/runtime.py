@@ -6,6 +6,7 @@ are fresh tensors that torch keeps as ``.grad``.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +62,9 @@ class EngineGraph:
         graph = onnx.load_from_string(self.session.training_model()).graph
         at = next((i for i, node in enumerate(graph.node) if node.op_type == "YieldOp"), len(graph.node))
         read = {name for node in graph.node[at + 1 :] for name in _names_read(node)}
+        # After rewriting, it may read an input where a result was kept before.
+        rewritten = self.session.graph_text().partition("YieldOp(")[2].partition("\n")[2].rpartition("return ")[0]
+        read |= set(re.findall(r"%([^\s,():]+)", rewritten))
         outputs = list(graph.node[at].input) if at < len(graph.node) else []
         inputs = [i for i, name in enumerate(self.input_names) if name in read]
         return inputs, [i for i, name in enumerate(outputs) if name in read]
@@ -89,9 +93,12 @@ class EngineGraph:
     def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         begin = time.perf_counter()
         given = [None if seed is None else seed.contiguous() for seed in seeds]
-        if self.session.repeats(run.pending, given):
+        repeats = self.session.repeats(run.pending, given)
+        if repeats:
             _check_unchanged(run)
         found = self.session.backward(run.pending, given, _keeps_graph())
+        if repeats:  # from now on the session expects these gradients
+            self._read_inputs, self._read_outputs = self._read_by_backward()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
