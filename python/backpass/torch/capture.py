@@ -63,7 +63,8 @@ def capture(
         captured_at = time.perf_counter()
         marks.mark_stop_gradient(program.graph_module)
         marks.write_instance_statistics(program.graph_module)
-        mutations = None if draft else _simplified(program)
+        casting = torch.is_autocast_enabled("cpu")  # torch writes the casts down when it traces a second time
+        mutations = None if draft or casting else _simplified(program)
         if mutations is None:
             with transparent_autograd_functions():
                 table = training_table(dispatcher or Dispatcher())

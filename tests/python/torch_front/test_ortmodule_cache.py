@@ -43,6 +43,7 @@ def files(folder: Path) -> dict[str, int]:
     return {ending: len(list(folder.glob(f"*.{ending}"))) for ending in ("onnx", "json", "part")}
 
 
+@pytest.mark.slow
 def test_the_second_process_finds_the_export(tmp_path: Path) -> None:
     """Also when two start at once, with other weights, and with functions of the user's."""
     arguments = ("2", "function=true", "dropout=0.5")
@@ -204,6 +205,7 @@ def test_ties_are_in_the_key() -> None:
     assert key(pair(True)) == key(pair(True))
 
 
+@pytest.mark.slow
 def test_classes_without_a_file_have_no_key() -> None:
     code = """
 import torch
