@@ -93,6 +93,8 @@ def _checked(node: Any, at: fx.Node, buffers: set[str]) -> fx.Node:
 def _may_alias(node: fx.Node) -> bool:
     """Whether a result may be (a view of) an argument."""
     target = node.target
+    if target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _may_alias(node.args[0])
     if node.op == "output" or not isinstance(target, torch._ops.OpOverload):
         return node.op != "output"
     if any(r.alias_info is not None for r in target._schema.returns) and not target._schema.is_mutable:

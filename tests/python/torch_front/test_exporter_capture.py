@@ -98,6 +98,34 @@ def test_buffers_that_change_come_back_and_are_not_changed_by_capture() -> None:
     assert not capture(module, (x(5, 4),)).traced_again
 
 
+def test_residual_added_in_place() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, a: torch.Tensor) -> Any:
+            b = self.norm(a)
+            b += a
+            first, second = b.chunk(2, 1)
+            return b, first * second
+
+    module = Residual().train()
+    check(module, (x(5, 4),))
+    assert not capture(module, (x(5, 4),)).traced_again
+
+
+def test_a_part_changed_in_place_changes_the_whole() -> None:
+    def function(a: torch.Tensor) -> Any:
+        b = a * 2
+        first, _ = b.chunk(2, 1)
+        first.add_(1)
+        return b
+
+    check_values(function, (x(5, 4),))  # torch itself refuses the gradient
+    assert capture(Function(function), (x(5, 4),)).traced_again
+
+
 def test_one_norm_used_twice_sees_its_first_update() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -46,7 +46,7 @@ def close(ours: list[Any], eager: list[np.ndarray]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("opset", [18, 20, 22, 23, None])
+@pytest.mark.parametrize("opset", [18, None, *(pytest.param(v, marks=pytest.mark.slow) for v in (20, 22, 23))])
 def test_runs_in_both_runtimes(opset: int | None) -> None:
     module = Block().eval()
     model = to_onnx(module, (TOKENS, SCALE), dynamic=True, target_opset=opset)
