@@ -33,8 +33,8 @@ def check_arguments(placeholders: Sequence[torch.fx.Node], example_inputs: Seque
             raise NotCapturableError(f"input {node.name} is a {type(value).__name__}")
 
 
-# Their derivatives in torch are not those of what they compute: statistics count as constants, and what
-# as_strided_scatter overwrites as kept.
+# Their derivatives in torch are not those of what they compute: statistics count as constants, what
+# as_strided_scatter overwrites as kept, and the distance of a point to itself has the derivative 0.
 _OTHER_DERIVATIVES = {
     "_batch_norm_with_update",
     "_native_batch_norm_legit",
@@ -42,6 +42,7 @@ _OTHER_DERIVATIVES = {
     "native_batch_norm",
     "native_group_norm",
     "native_layer_norm",
+    "pdist",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.outputs import OutputPlan
 from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.session import SessionOptions
-from backpass.torch import Slot, export_graph
+from backpass.torch import Dispatcher, Slot, export_graph
+from backpass.torch.lowerings.tail_special import VALUES_ONLY
 
 log = logging.getLogger("backpass.dynamo")
 
@@ -105,7 +107,7 @@ def export(module: torch.fx.GraphModule, options: CompileOptions) -> Exported:
         from backpass.dynamo.torch_exporter import export_by_torch
 
         return export_by_torch(module, options)
-    made = export_graph(module)
+    made = export_graph(module, dispatcher=_dispatcher())
     feeds = [int(spec.target) for spec in made.inputs if spec.target is not None]
     return Exported(made.proto, feeds, made.output_template, [f.op for f in made.fallbacks])
 
@@ -115,6 +117,15 @@ def fetched(slot: Slot, outputs: Sequence[torch.Tensor], feeds: Sequence[torch.T
         return slot.value
     value = (outputs if slot.source == "output" else feeds)[slot.index]
     return int(value) if slot.symint else value
+
+
+@functools.cache
+def _dispatcher() -> Dispatcher:
+    """All lowerings, those for values alone among them: nobody differentiates these graphs any more."""
+    dispatcher = Dispatcher()
+    for target, lowering in VALUES_ONLY.items():
+        dispatcher.register(target)(lowering)
+    return dispatcher
 
 
 def transformed(proto: onnx.ModelProto, options: CompileOptions) -> onnx.ModelProto:

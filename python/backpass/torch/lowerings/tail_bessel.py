@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from backpass.torch.builder import Value
-from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.tail_special import Formula, single
+from backpass.torch.lowerings.tail_special import Formula, single, values_of
 
 aten = torch.ops.aten
 
@@ -127,4 +126,4 @@ _FUNCTIONS: list[tuple[Callable[..., Value], dict[str, bool], Sequence[Sequence[
 for _function, _settings, _orders in _FUNCTIONS:
     for _order, _targets in enumerate(_orders):
         for _target in _targets:
-            lowers(_target.default)(single(functools.partial(_function, order=_order, **_settings)))
+            values_of(_target.default)(single(functools.partial(_function, order=_order, **_settings)))

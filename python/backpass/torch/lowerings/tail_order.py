@@ -10,6 +10,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import axis_of, meta, refuse_complex, reshape, transpose, unsqueeze
+from backpass.torch.lowerings.tail_special import values_of
 
 aten = torch.ops.aten
 WIDEST = 1024  # extent up to which all pairs along an axis are looked at
@@ -128,7 +129,7 @@ def _back(b: GraphBuilder, x: Value, rank: int, dim: int) -> Value:
     return transpose(b, x, [order.index(i) for i in range(rank)])
 
 
-@lowers(aten.logcumsumexp.default)
+@values_of(aten.logcumsumexp.default)
 def logcumsumexp(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> Value:
     refuse_complex(x)
     if x.rank == 0:

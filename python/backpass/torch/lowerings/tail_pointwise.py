@@ -10,6 +10,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import FLOATS, Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.tail_special import values_of
 
 aten = torch.ops.aten
 
@@ -40,7 +41,7 @@ def copysign(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
     return b.op("Where", _is_negative(b, operand(b, y, dtype), dtype), b.op("Neg", size), size, dtype=dtype)
 
 
-@lowers(aten.atan2.default)
+@values_of(aten.atan2.default)
 def atan2(b: GraphBuilder, node: fx.Node, y: Value, x: Value) -> Value:
     """The angle of (x, y). The quotient is at most 1, so that nothing overflows."""
     refuse_complex(x, y)

@@ -5,15 +5,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
-from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import refuse_complex, result_type
 
 aten = torch.ops.aten
+
+# Approximations are for values: differentiated, their branches would give NaN where another branch holds. Graphs that
+# the engine differentiates call torch for these operators; graphs that torch differentiated take them from here.
+VALUES_ONLY: dict[Any, Callable[..., Any]] = {}
+
+
+def values_of(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like `lowers`, for graphs that nobody differentiates any more."""
+
+    def put(function: Callable[..., Any]) -> Callable[..., Any]:
+        VALUES_ONLY.update(dict.fromkeys(targets, function))
+        return function
+
+    return put
+
+
 WIDE = torch.float64
 
 
@@ -66,14 +82,14 @@ def _erfc_of_positive(f: Formula, x: Value, square: Value | float) -> Value:
     return f.op("Mul", t, f.op("Exp", f.op("Sub", f.polynomial(t, _ERFC), square)))
 
 
-@lowers(aten.erfc.default)
+@values_of(aten.erfc.default)
 @single
 def erfc(f: Formula, x: Value) -> Value:
     tail = _erfc_of_positive(f, f.op("Abs", x), f.op("Mul", x, x))
     return f.where(f.op("Less", x, 0.0), f.op("Sub", 2.0, tail), tail)
 
 
-@lowers(aten.special_erfcx.default)
+@values_of(aten.special_erfcx.default)
 @single
 def erfcx(f: Formula, x: Value) -> Value:
     tail = _erfc_of_positive(f, f.op("Abs", x), 0.0)
@@ -91,7 +107,7 @@ _ERFINV_FAR = (
 )  # fmt: skip
 
 
-@lowers(aten.erfinv.default)
+@values_of(aten.erfinv.default)
 @single
 def erfinv(f: Formula, x: Value) -> Value:
     inside = f.op("Mul", f.op("Sub", 1.0, x), f.op("Add", 1.0, x))
@@ -120,7 +136,7 @@ def _lgamma_from_half(f: Formula, x: Value) -> Value:
     return f.op("Add", f.op("Add", power, f.op("Log", series)), 0.5 * math.log(2 * math.pi))
 
 
-@lowers(aten.lgamma.default)
+@values_of(aten.lgamma.default)
 @single
 def lgamma(f: Formula, x: Value) -> Value:
     small = f.op("Less", x, 0.5)
@@ -161,7 +177,7 @@ def _digamma(f: Formula, x: Value) -> Value:
     return f.where(f.op("Equal", x, 0.0), at_zero, f.where(pole, math.nan, result))
 
 
-lowers(aten.digamma.default)(single(_digamma))
+values_of(aten.digamma.default)(single(_digamma))
 
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
@@ -183,7 +199,7 @@ def _trigamma(f: Formula, x: Value) -> Value:
     return f.where(small, f.op("Sub", mirror, right), right)
 
 
-@lowers(aten.polygamma.default)
+@values_of(aten.polygamma.default)
 def polygamma(b: GraphBuilder, node: fx.Node, n: int, x: Value) -> Value:
     if n > 1:
         raise NoLoweringError(f"derivative {n} of digamma")
