@@ -60,6 +60,8 @@ def same(ours: Any, theirs: Any) -> None:
     elif hasattr(ours, "__dataclass_fields__"):
         for name in ours.__dataclass_fields__:
             same(getattr(ours, name), getattr(theirs, name))
+    elif hasattr(ours, "__dict__") and not isinstance(ours, type):
+        same(vars(ours), vars(theirs))
     else:
         assert ours == theirs
 
