@@ -703,7 +703,7 @@ def test_operator_that_gives_a_view() -> None:
 
 def test_gradients_go_through_complex_numbers() -> None:
     case = compare(lambda w, x: torch.fft.fft(torch.fft.fft(x * w, dim=-1), dim=-2).real * 2, X)
-    assert {f.op for f in case.exported.fallbacks} >= {"aten._fft_c2c.default"}
+    assert any("fft" in f.op for f in case.exported.fallbacks)
 
 
 def test_operator_whose_size_depends_on_data() -> None:

@@ -19,9 +19,7 @@ EPSILON = 1e-6
 
 
 def batches(trainee: Trainee, count: int) -> list[tuple[tuple[np.ndarray, ...], np.ndarray]]:
-    # With this start, torch's own losses in float32 depend on the order of a batch by no more than 3e-6. With others a
-    # ReLU or two flip on rounding, and torch disagrees with itself by more than the tolerance.
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(0)
     made = []
     for _ in range(count):
         inputs = trainee.batch(rng)
@@ -54,7 +52,7 @@ def test_losses_and_parameters_follow_torch(name: str, kind: str, tmp_path: Path
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     ours = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
     optimizer = Optimizer(tmp_path / "optimizer_model.onnx", ours)
-    rate = trainee.rate if kind == "SGD" else 1e-3
+    rate = trainee.rate if kind == "SGD" else trainee.adam_rate
     optimizer.set_learning_rate(rate)
     theirs = (
         torch.optim.SGD(module.parameters(), rate)
