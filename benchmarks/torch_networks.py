@@ -15,6 +15,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
+# transformers' implementation of attention; without a name, the library's choice
+ATTENTION = os.environ.get("BENCHMARK_ATTENTION") or None
+
 
 class WithLoss(nn.Module):
     """The loss is part of what is wrapped: nothing else leaves the graph."""
@@ -33,7 +36,7 @@ def bert(masked: bool, dropout: float, layers: int, width: int, batch: int, leng
 
     config = BertConfig(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64, intermediate_size=4 * width,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, attn_implementation=ATTENTION,
     )  # fmt: skip
     words, mask = torch.randint(0, config.vocab_size, (batch, length)), torch.ones(batch, length, dtype=torch.long)
     if masked:
@@ -50,7 +53,7 @@ def gpt2(dropout: float, layers: int, width: int, batch: int, length: int) -> Ma
 
     config = GPT2Config(
         n_embd=width, n_layer=layers, n_head=width // 64, resid_pdrop=dropout, embd_pdrop=dropout,
-        attn_pdrop=dropout, use_cache=False,
+        attn_pdrop=dropout, use_cache=False, attn_implementation=ATTENTION,
     )  # fmt: skip
     words = torch.randint(0, config.vocab_size, (batch, length))
     return WithLoss(GPT2LMHeadModel(config), ("input_ids", "labels")), (words, words.clone())
