@@ -41,8 +41,7 @@ std::vector<Value*> add_yield(Graph& graph, const std::vector<std::size_t>& seed
 
 /// Once the gradients are there, a stop has no further meaning.
 void remove_stops(Graph& graph) {
-  const std::vector<Node*> nodes = graph.nodes();
-  for (Node* node : nodes) {
+  for (Node* node : graph.nodes()) {
     for (auto& [key, sub] : node->subgraphs) remove_stops(*sub);
     if (node->op != "StopGradient" || node->domain != "backpass") continue;
     node->op = "Identity";
