@@ -56,7 +56,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     engine, network, threads, dropout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    os.sched_setaffinity(0, range(threads))  # the original has a pool of its own that asks nobody
+    os.sched_setaffinity(0, range(threads))  # whatever an engine thinks of the number
     torch.set_num_threads(threads)
     module, inputs = make(network, dropout)
     began = time.perf_counter()
