@@ -5,22 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "hwy/targets.h"
+#include "kernel_testing.hpp"
 #include "kernels/dropout.hpp"
 
 namespace backpass {
 namespace {
-
-template <class F>
-void on_every_target(const F& f) {
-  for (std::int64_t target = hwy::SupportedTargets(); target != 0; target &= target - 1) {
-    hwy::SetSupportedTargetsForTest(target & -target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 // The last one carries from the lower to the upper half of a block's index.
 constexpr std::int64_t kFirst[] = {0, 4, 8192, (std::int64_t{1} << 34) - 64};

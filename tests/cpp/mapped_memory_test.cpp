@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/gemm.hpp"
 #include "onnx_io/mapped_file.hpp"
+#include "onnx_io_models.hpp"
 
 namespace backpass {
 namespace {
@@ -22,12 +22,10 @@ constexpr std::size_t kBytes = kRows * kCols * sizeof(float);
 class MappedMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = std::filesystem::path(::testing::TempDir()) / "backpass_mapped_memory";
     std::iota(values_.begin(), values_.end(), 1.0F);
-    std::ofstream(path_, std::ios::binary).write(reinterpret_cast<const char*>(values_.data()), kBytes);
+    onnx_io::write_file(path_, {reinterpret_cast<const char*>(values_.data()), kBytes});
     file_ = onnx_io::MappedFile::open(path_, "");
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
   const float* data() const { return reinterpret_cast<const float*>(file_->bytes().data()); }
 
@@ -37,13 +35,14 @@ class MappedMemory : public ::testing::Test {
     std::string line;
     bool here = false;
     while (std::getline(maps, line)) {
-      if (line.find(path_.filename().string()) != std::string::npos) here = true;
+      if (line.find(path_.string()) != std::string::npos) here = true;
       if (here && line.starts_with("Rss:")) return std::stoll(line.substr(4)) * 1024;
     }
     return -1;
   }
 
-  std::filesystem::path path_;
+  onnx_io::TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_ / "weights";
   std::vector<float> values_ = std::vector<float>(kRows * kCols);
   std::shared_ptr<const onnx_io::MappedFile> file_;
 };

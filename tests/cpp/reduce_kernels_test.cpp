@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernel_testing.hpp"
 #include "kernels/fold.hpp"
 #include "kernels/normalize.hpp"
 #include "kernels/reduce.hpp"
@@ -13,15 +14,6 @@
 
 namespace backpass {
 namespace {
-
-/// Exactly n elements on the heap, so that a sanitizer sees any access beyond them.
-template <class T>
-std::unique_ptr<T[]> numbers(std::int64_t n, std::uint64_t seed) {
-  std::unique_ptr<T[]> x(new T[static_cast<std::size_t>(n)]);
-  for (std::int64_t i = 0; i < n; ++i)
-    x[static_cast<std::size_t>(i)] = static_cast<T>(Philox(seed, 0).normal(static_cast<std::uint64_t>(i)));
-  return x;
-}
 
 template <class T>
 double plain_fold(Fold fold, const T* x, std::int64_t n, std::int64_t stride, double shift) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "hwy/targets.h"
+#include "kernel_testing.hpp"
 #include "kernels/attention_rows.hpp"
 #include "kernels/normalize_grad.hpp"
 #include "kernels/optimizer.hpp"
@@ -16,26 +16,6 @@
 
 namespace backpass {
 namespace {
-
-template <class F>
-void on_every_target(const F& f) {
-  for (std::int64_t target = hwy::SupportedTargets(); target != 0; target &= target - 1) {
-    hwy::SetSupportedTargetsForTest(target & -target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    f();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
-/// Exactly n elements on the heap, so that a sanitizer sees any access beyond them.
-template <class T>
-std::unique_ptr<T[]> numbers(std::int64_t n, std::uint64_t seed) {
-  std::unique_ptr<T[]> x(new T[static_cast<std::size_t>(n)]);
-  for (std::int64_t i = 0; i < n; ++i)
-    x[static_cast<std::size_t>(i)] = static_cast<T>(Philox(seed, 0).normal(static_cast<std::uint64_t>(i)));
-  return x;
-}
 
 template <class T>
 class TrainingKernels : public testing::Test {

@@ -422,7 +422,8 @@ def test_body_of_a_function_need_not_be_differentiable(domain: str) -> None:
 
 
 def test_module_sessions(domain: str) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     register_cube(domain)
     proto = single("Cube", domain, [["n", 3]], dtype=FLOAT)
     session = _core.ModuleSession.from_bytes(proto.SerializeToString(), ["x0"], backpass.SessionOptions())

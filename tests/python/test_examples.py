@@ -73,7 +73,8 @@ def test_cpp_example_describes_a_model(programs: tuple[Path, str], tmp_path: Pat
 
 
 def test_cpp_example_registers_an_operator(programs: tuple[Path, str], tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     node = helper.make_node("Swish", ["x"], ["y"], domain="example", alpha=2.0)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("example", 1)]
     infos = {dtype: [helper.make_tensor_value_info(n, dtype, [7]) for n in "xy"] for dtype in (1, 11)}

@@ -17,14 +17,9 @@ import onnx
 import pytest
 from backpass.artifacts import LossType, OptimType, generate_artifacts
 from onnx import numpy_helper, parser
+from ort_training.interpreters import ORIGINAL, needs_original
 
-INTERPRETER = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not INTERPRETER, reason="BACKPASS_ORT_TRAINING_PYTHON names no interpreter with onnxruntime-training"
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_original]
 
 THEIRS = """
 import json, sys
@@ -107,7 +102,7 @@ def test_same_structure_and_same_curve(network: tuple[str, str], options: dict[s
     options = {"additional_output_names": ["y"], **options}
     kinds = {"loss": LossType[options["loss"]], "optimizer": OptimType[options["optimizer"]]}
     generate_artifacts(forward(*network), artifact_directory=tmp_path / "ours", **(options | kinds))
-    command = [INTERPRETER, "-c", THEIRS, str(tmp_path), json.dumps(options)]
+    command = [ORIGINAL, "-c", THEIRS, str(tmp_path), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": ""})
     assert done.returncode == 0, done.stderr
     for kind in ("training", "eval", "optimizer"):

@@ -91,7 +91,7 @@ class GraphBuilder:
 
     def fresh(self, hint: str | None = None) -> str:
         """A name not used yet, `hint` itself when it is free."""
-        return _unused(hint or self._scope, self._names)
+        return unused_name(hint or self._scope, self._names)
 
     def reserve(self, name: str) -> None:
         self._names.add(name)
@@ -149,7 +149,7 @@ class GraphBuilder:
         names = ["" if i is None else str(i) for i in inputs]
         while names and not names[-1]:
             names.pop()
-        label = _unused(name or self._scope, self._node_names)
+        label = unused_name(name or self._scope, self._node_names)
         kept = {key: value for key, value in attributes.items() if value is not None}
         self.nodes.append(helper.make_node(op_type, names, wanted, name=label, domain=domain, **kept))
         if domain and domain not in self.domains:
@@ -273,7 +273,8 @@ class GraphBuilder:
         return model
 
 
-def _unused(hint: str, taken: set[str]) -> str:
+def unused_name(hint: str, taken: set[str]) -> str:
+    """The hint, numbered when it is taken already; taken from now on."""
     name, count = hint, 0
     while name in taken:
         count += 1

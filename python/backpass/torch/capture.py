@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass.torch import direct, marks
+from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
 from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
@@ -197,7 +198,7 @@ def _inputs(program: torch.export.ExportedProgram, module: torch.nn.Module) -> l
         else:
             assert spec.target is not None
             value = program.constants.get(spec.target, program.state_dict.get(spec.target))
-            specs.append(InputSpec(_free(spec.target, taken), "constant", spec.target, value))
+            specs.append(InputSpec(unused_name(spec.target, taken), "constant", spec.target, value))
     return specs
 
 
@@ -205,16 +206,7 @@ def _user_input(argument: Any, position: int, taken: set[str]) -> InputSpec:
     if isinstance(argument, ConstantArgument):
         return InputSpec(argument.name, "python", position, argument.value)
     kind = "symint" if isinstance(argument, SymIntArgument) else "user"
-    return InputSpec(_free(argument.name, taken), kind, position)  # type: ignore[arg-type]
-
-
-def _free(name: str, taken: set[str]) -> str:
-    unique, count = name, 0
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    taken.add(unique)
-    return unique
+    return InputSpec(unused_name(argument.name, taken), kind, position)  # type: ignore[arg-type]
 
 
 def _outputs(signature: ExportGraphSignature) -> list[tuple[str, str | int | None]]:

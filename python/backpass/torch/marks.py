@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, library
 
-_library: Any = torch.library.Library("backpass", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("stop_gradient(Tensor x) -> Tensor")
-torch.library.register_fake("backpass::stop_gradient", lambda x: torch.empty_like(x), lib=_library)
-_library.impl("stop_gradient", lambda x: x.clone(), "CompositeExplicitAutograd")
-torch.library.register_autograd("backpass::stop_gradient", lambda _, __: None, lib=_library)
+_definitions: Any = library.Library("backpass", "FRAGMENT")  # type: ignore[no-untyped-call]
+_definitions.define("stop_gradient(Tensor x) -> Tensor")
+library.register_fake("backpass::stop_gradient", lambda x: torch.empty_like(x), lib=_definitions)
+_definitions.impl("stop_gradient", lambda x: x.clone(), "CompositeExplicitAutograd")
+library.register_autograd("backpass::stop_gradient", lambda _, __: None, lib=_definitions)
 
 
 def mark_stop_gradient(module: fx.GraphModule) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import library
 
 from backpass import Unsupported
 from backpass.torch.arguments import decode, encode
@@ -30,8 +31,8 @@ from backpass.torch.trial import (
 
 __all__ = ["intercept", "opaque_autograd_functions", "original_apply", "transparent_autograd_functions"]
 
-library: Any = torch.library.Library("backpass", "FRAGMENT")  # type: ignore[no-untyped-call]
-library.define("python_op(Tensor?[] tensors, SymInt[] sizes, str func, str arguments) -> Tensor[]")
+definitions: Any = library.Library("backpass", "FRAGMENT")  # type: ignore[no-untyped-call]
+definitions.define("python_op(Tensor?[] tensors, SymInt[] sizes, str func, str arguments) -> Tensor[]")
 
 
 # ---- the operator of captured graphs
@@ -50,8 +51,8 @@ def _run(tensors: Sequence[Any], sizes: Sequence[Any], func: str, arguments: str
     return [r.clone() if any(r is s for s in results[:i]) else r for i, r in enumerate(results)]
 
 
-torch.library.register_fake("backpass::python_op", _fake, lib=library)
-library.impl("python_op", _run, "CompositeExplicitAutograd")
+library.register_fake("backpass::python_op", _fake, lib=definitions)
+definitions.impl("python_op", _run, "CompositeExplicitAutograd")
 
 
 def _set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -70,7 +71,7 @@ def _differentiate(context: Any, gradients: Any) -> tuple[Any, None, None, None]
     return [by_leaf.get(id(t)) for t in leaves], None, None, None
 
 
-torch.library.register_autograd("backpass::python_op", _differentiate, setup_context=_set_up, lib=library)
+library.register_autograd("backpass::python_op", _differentiate, setup_context=_set_up, lib=definitions)
 
 
 # ---- interception of Function.apply

@@ -235,7 +235,6 @@ def test_nodes_are_called_as_in_the_fx_graph() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["backpass", "torch"])
 def test_example_trains_a_llama(exporter: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the example is a model of transformers")
     command = [
         sys.executable,
         ROOT / "examples" / "llama_compile.py",

@@ -145,10 +145,9 @@ def test_entries_that_are_damaged_or_foreign(tmp_path: Path, caplog: pytest.LogC
     assert told() == 0
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tmp_path.chmod(0o500)
-    wrap(Small(), cache_dir=str(tmp_path / "cache"))(torch.ones(3, 4))
+def test_a_folder_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "backpass.ortmodule"):
+        wrap(Small(), cache_dir="/proc/cache")(torch.ones(3, 4))  # nobody may write there, not even root
     assert "could not be cached" in caplog.text
 
 

@@ -173,7 +173,7 @@ def test_objects_in_results() -> None:
 
 
 def test_model_output_of_transformers() -> None:
-    modeling_outputs = pytest.importorskip("transformers.modeling_outputs")
+    from transformers import modeling_outputs
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -30,7 +30,7 @@ def window(kernel: Numbers, stride: Any, padding: Numbers, dilation: Numbers, ax
     return {"kernel_shape": sizes, "strides": steps, "pads": [*pads, *pads], "dilations": each(dilation, axes)}
 
 
-def _max_pool(axes: int) -> Any:
+def _max_pool(axes: int, with_places: bool = False) -> Any:
     def lower(
         b: GraphBuilder,
         node: fx.Node,
@@ -40,11 +40,16 @@ def _max_pool(axes: int) -> Any:
         padding: Numbers = 0,
         dilation: Numbers = 1,
         ceil_mode: bool = False,
-    ) -> Value:
+    ) -> Any:
         images, single = batched(b, x, axes)
         settings = window(kernel, stride, padding, dilation, axes)
-        y = b.op("MaxPool", images, ceil_mode=int(ceil_mode), dtype=x.dtype, outputs=None, **settings)
-        return common.squeeze(b, y, 0) if single else y
+        if not with_places:
+            y = b.op("MaxPool", images, ceil_mode=int(ceil_mode), dtype=x.dtype, outputs=None, **settings)
+            return common.squeeze(b, y, 0) if single else y
+        y, places = b.op("MaxPool", images, ceil_mode=int(ceil_mode), outputs=2, **settings)
+        # torch counts places within one channel, ONNX within the whole tensor
+        places = b.op("Mod", places, b.size(math.prod(b.shape_of(x)[-axes:])))
+        return (common.squeeze(b, y, 0), common.squeeze(b, places, 0)) if single else (y, places)
 
     return lower
 
@@ -52,32 +57,8 @@ def _max_pool(axes: int) -> Any:
 lowers(aten.max_pool1d.default)(_max_pool(1))
 lowers(aten.max_pool2d.default)(_max_pool(2))
 lowers(aten.max_pool3d.default)(_max_pool(3))
-
-
-def _max_pool_indices(axes: int) -> Any:
-    def lower(
-        b: GraphBuilder,
-        node: fx.Node,
-        x: Value,
-        kernel: Numbers,
-        stride: Any = None,
-        padding: Numbers = 0,
-        dilation: Numbers = 1,
-        ceil_mode: bool = False,
-    ) -> tuple[Value, Value]:
-        """torch counts places within one channel, ONNX within the whole tensor."""
-        images, single = batched(b, x, axes)
-        settings = window(kernel, stride, padding, dilation, axes)
-        y, places = b.op("MaxPool", images, ceil_mode=int(ceil_mode), outputs=2, **settings)
-        plane = math.prod(b.shape_of(x)[-axes:])
-        places = b.op("Mod", places, b.size(plane))
-        return (common.squeeze(b, y, 0), common.squeeze(b, places, 0)) if single else (y, places)
-
-    return lower
-
-
-lowers(aten.max_pool2d_with_indices.default)(_max_pool_indices(2))
-lowers(aten.max_pool3d_with_indices.default)(_max_pool_indices(3))
+lowers(aten.max_pool2d_with_indices.default)(_max_pool(2, with_places=True))
+lowers(aten.max_pool3d_with_indices.default)(_max_pool(3, with_places=True))
 
 
 def _avg_pool(axes: int) -> Any:

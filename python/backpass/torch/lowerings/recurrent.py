@@ -105,49 +105,14 @@ def run(
     return (common.transpose(b, x, [1, 0, 2]) if batch_first else x), *joined
 
 
-@lowers(aten.lstm.input)
-def lstm(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    states: Sequence[Value],
-    weights: Sequence[Value],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Value, ...]:
-    setup = Layers(b, "LSTM", weights, has_biases, layers, bidirectional)
-    return run(b, "LSTM", x, states, setup, layers, dropout if train else 0.0, batch_first)
+def _recurrent(kind: str, activation: str | None = None, **attributes: Any) -> Any:
+    """The lowering of one kind of layer; only an LSTM has two states."""
 
-
-@lowers(aten.gru.input)
-def gru(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    state: Value,
-    weights: Sequence[Value],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Value, ...]:
-    setup = Layers(b, "GRU", weights, has_biases, layers, bidirectional)
-    rate = dropout if train else 0.0
-    return run(b, "GRU", x, [state], setup, layers, rate, batch_first, linear_before_reset=1)
-
-
-def _plain(activation: str) -> Any:
     def lower(
         b: GraphBuilder,
         node: fx.Node,
         x: Value,
-        state: Value,
+        states: Value | Sequence[Value],
         weights: Sequence[Value],
         has_biases: bool,
         layers: int,
@@ -156,13 +121,16 @@ def _plain(activation: str) -> Any:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Value, ...]:
-        setup = Layers(b, "RNN", weights, has_biases, layers, bidirectional)
+        setup = Layers(b, kind, weights, has_biases, layers, bidirectional)
+        more = {} if activation is None else {"activations": [activation] * setup.directions}
+        given = [states] if isinstance(states, Value) else states
         rate = dropout if train else 0.0
-        names = [activation] * setup.directions
-        return run(b, "RNN", x, [state], setup, layers, rate, batch_first, activations=names)
+        return run(b, kind, x, given, setup, layers, rate, batch_first, **attributes, **more)
 
     return lower
 
 
-lowers(aten.rnn_tanh.input)(_plain("Tanh"))
-lowers(aten.rnn_relu.input)(_plain("Relu"))
+lowers(aten.lstm.input)(_recurrent("LSTM"))
+lowers(aten.gru.input)(_recurrent("GRU", linear_before_reset=1))
+lowers(aten.rnn_tanh.input)(_recurrent("RNN", "Tanh"))
+lowers(aten.rnn_relu.input)(_recurrent("RNN", "Relu"))
