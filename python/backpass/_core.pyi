@@ -352,6 +352,11 @@ class ModuleSession:
     def training_model(self) -> bytes:
         """The ONNX model with gradients and YieldOp, before optimisation."""
 
+    def execution_model(self) -> bytes:
+        """
+        The graph that runs, after optimisation: an ONNX model to look at, not to run.
+        """
+
     def graph_text(self) -> str: ...
 
     def rewrites(self) -> list[str]: ...

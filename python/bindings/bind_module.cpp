@@ -104,6 +104,9 @@ void bind_module(nb::module_& m) {
       .def(
           "training_model", [](ModuleSession& s) { return to_bytes(s.training_model()); },
           "The ONNX model with gradients and YieldOp, before optimisation.")
+      .def(
+          "execution_model", [](ModuleSession& s) { return to_bytes(s.execution_model()); },
+          "The graph that runs, after optimisation: an ONNX model to look at, not to run.")
       .def("graph_text", &ModuleSession::graph_text)
       .def("rewrites", &ModuleSession::rewrites)
       .def("take_profile", &ModuleSession::take_profile);

@@ -150,7 +150,10 @@ class Exporter {
     for (const Value* v : node.outputs) proto.output.push_back(v == nullptr ? "" : name(v));
     while (!proto.input.empty() && proto.input.back().empty()) proto.input.pop_back();
     while (!proto.output.empty() && proto.output.back().empty()) proto.output.pop_back();
-    for (const auto& [key, attribute] : node.attributes) proto.attribute.push_back(attribute_proto(key, attribute));
+    for (const auto& [key, attribute] : node.attributes) {
+      if (options_.to_look_at && std::holds_alternative<std::shared_ptr<const void>>(attribute)) continue;
+      proto.attribute.push_back(attribute_proto(key, attribute));
+    }
     for (const auto& [key, graph] : node.subgraphs) {
       AttributeProto a = make_attribute(key, AttributeProto::Type::graph);
       a.graphs.push_back(std::make_shared<GraphProto>(write(*graph, false)));

@@ -1,8 +1,8 @@
 // Graph -> ModelProto: what passes and gradients made, as a file that any ONNX tool reads.
 //
 // Nodes are written in Backpass's internal form, which is that of a standard opset: the oldest one in which every
-// operator used has that form, or the one asked for if that is newer. Graphs after fusion cannot be written:
-// programs of fused operators have no form in a file.
+// operator used has that form, or the one asked for if that is newer. Programs of fused operators have no form in a
+// file: graphs after fusion can be written to be looked at, not to be run.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ struct ExportOptions {
   std::int64_t opset = 18;                ///< of the default domain; raised to what the operators need
   std::vector<std::string> output_names;  ///< names of the outputs where they differ from their values'
   bool with_types = true;                 ///< write value_info for every value whose type is known
+  bool to_look_at = false;                ///< leave out what has no form in a file
 };
 
-/// InternalBug when the graph holds what has no form in a file.
+/// InternalBug when the graph holds what has no form in a file, unless it is only to be looked at.
 ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
 
 TensorProto to_proto(const Tensor& tensor, const std::string& name);

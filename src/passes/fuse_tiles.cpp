@@ -29,6 +29,7 @@ class Replacement {
     Node* last = nodes_.back();
     Node* tile = graph_.add_node("Tile", inputs_, outputs_, last->name, "backpass", last);
     tile->attributes["program"] = std::shared_ptr<const void>(std::make_shared<const TileProgram>(std::move(program)));
+    tile->attributes["operators"] = operators;
     // Immediates may have had more axes than any remaining operand.
     tile->attributes["rank"] = static_cast<std::int64_t>(group_.shape.size());
     for (Node* node : nodes_) {

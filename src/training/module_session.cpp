@@ -119,6 +119,13 @@ struct ModuleSession::Impl {
     return found;
   }
 
+  std::string written(const Graph& graph, bool to_look_at) const {
+    onnx_io::ExportOptions how;
+    how.opset = std::max<std::int64_t>(how.opset, opset_of(model));
+    how.to_look_at = to_look_at;
+    return onnx_io::write_model(onnx_io::export_graph(graph, how));
+  }
+
   Mask expectation() {
     std::lock_guard lock(mutex);
     return expected;
@@ -224,10 +231,11 @@ bool ModuleSession::repeats(const Pending& pending, std::span<const RuntimeValue
 }
 
 std::string ModuleSession::training_model() {
-  ModuleGraph module = impl_->differentiated(impl_->expectation());
-  onnx_io::ExportOptions options;
-  options.opset = std::max<std::int64_t>(options.opset, opset_of(impl_->model));
-  return onnx_io::write_model(onnx_io::export_graph(*module.graph, options));
+  return impl_->written(*impl_->differentiated(impl_->expectation()).graph, false);
+}
+
+std::string ModuleSession::execution_model() {
+  return impl_->written(*impl_->variant_for(impl_->expectation())->module.graph, true);
 }
 
 std::string ModuleSession::graph_text() { return print(*impl_->variant_for(impl_->expectation())->module.graph); }

@@ -53,6 +53,8 @@ class ModuleSession {
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
   std::string training_model();
+  /// The same after it, as it runs: to be looked at, since fused operators have no form in a file.
+  std::string execution_model();
   /// The graph that runs (with gradients, if any are asked for) as text, and what the passes did to it.
   std::string graph_text();
   std::vector<std::string> rewrites();

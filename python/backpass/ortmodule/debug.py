@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +36,10 @@ class SaveOnnx:
     name_prefix: str
     path: str
 
-    def write(self, model: onnx.ModelProto | bytes, stage: str, training: bool) -> None:
-        """Writes ``<prefix>_<stage>_<training|inference>.onnx`` if models are to be saved."""
+    def write(self, model: onnx.ModelProto | Callable[[], bytes], stage: str, training: bool) -> None:
+        """Writes ``<prefix>_<stage>_<training|inference>.onnx`` if models are to be saved, and only then makes them."""
         if self.save:
-            data = model if isinstance(model, bytes) else model.SerializeToString()
+            data = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model()
             mode = "training" if training else "inference"
             (Path(self.path) / f"{self.name_prefix}_{stage}_{mode}.onnx").write_bytes(data)
 
@@ -52,8 +53,10 @@ class DebugOptions:
     """Says how much ORTModule logs and whether it saves the models on its way.
 
     With ``save_onnx`` these appear in ``save_path`` (the current folder by default): ``<onnx_prefix>_<stage>_<mode>``
-    with the stages ``torch_exported`` (as captured), ``optimized_pre_grad`` (what register_graph_optimizer's functions
-    made of it) and, when training, ``optimized`` (with gradients), and the modes ``training`` and ``inference``.
+    with the stages ``torch_exported`` (as captured), ``post_processed`` (buffers marked as constant),
+    ``optimized_pre_grad`` (what register_graph_optimizer's functions made of it), when training ``optimized`` (with
+    gradients), and ``execution_model`` (what runs: fused operators in it can be looked at, not run elsewhere), and the
+    modes ``training`` and ``inference``.
     ``ORTMODULE_LOG_LEVEL`` and ``ORTMODULE_SAVE_ONNX_PATH`` win over what is given here.
     """
 

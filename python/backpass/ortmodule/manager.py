@@ -222,7 +222,9 @@ class Manager:
         training = variant.training
         save = self.debug.save_onnx_models.write
         save(variant.exported.proto, "torch_exported", training)
-        model = apply_graph_optimizers(without_gradients_of_buffers(variant.exported), type(self.module).__name__)
+        model = without_gradients_of_buffers(variant.exported)
+        save(model, "post_processed", training)
+        model = apply_graph_optimizers(model, type(self.module).__name__)
         save(model, "optimized_pre_grad", training)
         options = _core.SessionOptions()
         options.num_threads = self.options.num_threads or torch.get_num_threads()
@@ -232,7 +234,8 @@ class Manager:
         begin = time.perf_counter()
         graph = EngineGraph(model.SerializeToString(), names, requires_grad, options)
         if requires_grad:
-            save(graph.session.training_model(), "optimized", training)
+            save(graph.session.training_model, "optimized", training)
+        save(graph.session.execution_model, "execution_model", training)
         features.report(self, variant, time.perf_counter() - begin)
         return graph
 

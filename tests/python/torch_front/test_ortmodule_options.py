@@ -217,19 +217,24 @@ def test_explain_before_and_after() -> None:
 # ---- saved models
 def test_models_are_saved(tmp_path: Path) -> None:
     debug = DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path))
-    ours = ORTModule(net(), debug, options=strict())
+    pointwise = (nn.Softplus(), nn.Tanh())
+    ours = ORTModule(nn.Sequential(nn.Linear(4, 5), *pointwise, nn.Linear(5, 2)), debug, options=strict())
     ours(X).sum().backward()
     ours.eval()
     with torch.no_grad():
         ours(X)
-    stages = {"torch_exported_training", "optimized_pre_grad_training", "optimized_training"}
-    stages |= {"torch_exported_inference", "optimized_pre_grad_inference"}
-    assert {p.name for p in tmp_path.iterdir()} == {f"net_{stage}.onnx" for stage in stages}
+    stages = ["torch_exported", "post_processed", "optimized_pre_grad", "optimized", "execution_model"]
+    names = {f"net_{stage}_{mode}.onnx" for stage in stages for mode in ("training", "inference")}
+    assert {p.name for p in tmp_path.iterdir()} == names - {"net_optimized_inference.onnx"}
     exported = onnx.load(tmp_path / "net_torch_exported_training.onnx")
     onnx.checker.check_model(exported)
-    assert [i.name for i in exported.graph.input] == ["0.weight", "0.bias", "2.weight", "2.bias", "input"]
+    assert [i.name for i in exported.graph.input] == ["0.weight", "0.bias", "3.weight", "3.bias", "input"]
     trained = onnx.load(tmp_path / "net_optimized_training.onnx")
     assert "YieldOp" in {n.op_type for n in trained.graph.node}
+    runs = onnx.load(tmp_path / "net_execution_model_training.onnx")
+    assert "YieldOp" in {n.op_type for n in runs.graph.node}
+    tiles = [onnx.helper.get_node_attr_value(n, "operators") for n in runs.graph.node if n.op_type == "Tile"]
+    assert any(b"Softplus" in t and b"Tanh" in t for t in tiles), tiles  # fused operators say what they hold
 
 
 def test_where_models_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
