@@ -66,6 +66,7 @@ class ModuleSession::Pending {
   RandomRun random_;
   std::unique_ptr<Executable::Paused> paused_;
   std::vector<RuntimeValue> inputs_;  // once it is no more paused
+  std::vector<Dims> extents_;         // of the outputs
 };
 
 struct ModuleSession::Impl {
@@ -143,7 +144,9 @@ struct ModuleSession::Impl {
     ThreadScope threads(options.num_threads);
     RandomScope scope(run);
     auto paused = variant->executable->start(std::move(values), variant->module.user_outputs, results);
-    return std::make_shared<Pending>(variant, run, std::move(paused));
+    auto pending = std::make_shared<Pending>(variant, run, std::move(paused));
+    for (const RuntimeValue& v : results) pending->extents_.push_back(v.is_tensor() ? v.tensor.dims() : Dims());
+    return pending;
   }
 
   RandomRun run_for(std::optional<std::uint64_t> seed) { return seed ? RandomRun{*seed, 0} : random.next(); }
@@ -207,9 +210,10 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   const Mask given = impl_->given(seeds);
   for (std::size_t k = 0; k < count; ++k) {
     const Value& output = *impl_->plain->outputs[k];
-    if (!given[k] || mismatch(output, seeds[k]).empty()) continue;
-    fail("gradient of output '", output.name, "': got ", name_of(seeds[k].tensor.dtype()),
-         to_string(seeds[k].tensor.dims()), ", expected ", output.type.str());
+    const Tensor& seed = seeds[k].tensor;
+    if (!given[k] || (seed.dtype() == output.type.dtype && seed.dims() == pending->extents_[k])) continue;
+    fail("gradient of output '", output.name, "': got ", name_of(seed.dtype()), to_string(seed.dims()), ", expected ",
+         name_of(output.type.dtype), to_string(pending->extents_[k]), " as the output has");
   }
   if (!Impl::goes_on(*pending, given)) pending = impl_->restarted(*pending, given);
   std::vector<RuntimeValue> chosen;

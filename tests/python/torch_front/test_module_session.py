@@ -172,6 +172,16 @@ def test_errors():
         s.backward(pending, [torch.ones(3), None])
 
 
+@pytest.mark.parametrize("rows", [1, 30000])
+def test_a_gradient_has_the_extents_of_its_output(rows):
+    """Where the model leaves them open, too."""
+    s = session()
+    _, pending = s.forward(feeds(30000 // rows), True)
+    message = rf"gradient of output 'd': got float32\[{rows},3\], expected float32\[{30000 // rows},3\]"
+    with pytest.raises(_core.InvalidInput, match=message):
+        s.backward(pending, [None, torch.ones(rows, 3)])
+
+
 def test_the_training_model_is_onnx():
     proto = onnx.load_model_from_string(session().training_model())
     assert "YieldOp" in [n.op_type for n in proto.graph.node]
