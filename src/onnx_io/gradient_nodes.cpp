@@ -35,10 +35,8 @@ std::string differentiated_name(const NodeProto& node) {
 
 void replace_gradient_nodes(Graph& graph) {
   const std::vector<Node*> nodes = graph.nodes();
-  bool any = false;
   for (Node* node : nodes) {
     if (node->op != "Gradient" || node->domain != kDomain) continue;
-    any = true;
     const std::array<Value*, 1> y = {node->inputs.back()};
     std::vector<Value*> xs(node->inputs.begin(),
                            node->inputs.begin() + static_cast<std::ptrdiff_t>(node->outputs.size()));
@@ -47,8 +45,8 @@ void replace_gradient_nodes(Graph& graph) {
       if (node->outputs[k] != nullptr) graph.replace_uses(node->outputs[k], gradients[k]);
     }
     graph.remove_node(node);
+    graph.sort_topologically();  // what comes next may differentiate what was just added
   }
-  if (any) graph.sort_topologically();
 }
 
 }  // namespace backpass::onnx_io

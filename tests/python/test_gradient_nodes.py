@@ -28,6 +28,22 @@ def test_a_value_that_nobody_else_reads_is_differentiated() -> None:
         np.testing.assert_allclose(twice, 4 * x * w)
 
 
+@pytest.mark.parametrize("reference", [False, True])
+def test_derivatives_of_derivatives(reference: bool) -> None:
+    m = model("""(float[N] x) => (float[N] first, float[N] second, float[N] third) {
+        square = Mul(x, x)
+        y = Mul(square, x)
+        first = ai.onnx.preview.training.Gradient<xs = ["x"], y = "y">(x)
+        z = Mul(first, first)
+        second = ai.onnx.preview.training.Gradient<xs = ["x"], y = "z">(x)
+        third = ai.onnx.preview.training.Gradient<xs = ["x"], y = "second">(x)
+    }""")
+    x = np.array([1.0, 2.0, -0.5], np.float32)
+    results = backpass.InferenceSession(m, reference=reference).run(None, {"x": x})
+    for got, expected in zip(results, (3 * x**2, 36 * x**3, 108 * x**2), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [
