@@ -234,13 +234,12 @@ class Binder {
     }
   }
 
-  /// Whether memory written before the pause would hold a result of after it, whose buffer comes only then.
-  bool crosses_pause(int v, const Storage& storage) const {
+  /// Whether memory written before the pause would be output k, whose buffer comes only after it: the YieldOp hands
+  /// out the first outputs.
+  bool crosses_pause(std::size_t k, const Storage& storage) const {
     if (!binding_.pause) return false;
     const int pause = binding_.steps[*binding_.pause].step;
-    if (storage.first > pause) return false;
-    const auto second_half = std::span(program_.steps).subspan(static_cast<std::size_t>(pause));
-    return std::ranges::any_of(second_half, [&](const Step& step) { return std::ranges::count(step.outputs, v) > 0; });
+    return k >= program_.steps[static_cast<std::size_t>(pause)].inputs.size() && storage.first <= pause;
   }
 
   /// Storages that outputs fill entirely go straight to the caller's buffers; the rest is copied when the run ends.
@@ -250,7 +249,7 @@ class Binder {
       output.value = v;
       Storage* storage = storage_of(v);
       bool fits = storage != nullptr && storage->place.kind == Place::Kind::arena &&
-                  storage->bytes == bound(v).bytes() && !crosses_pause(v, *storage);
+                  storage->bytes == bound(v).bytes() && !crosses_pause(binding_.outputs.size(), *storage);
       if (fits) {
         output.buffer = static_cast<int>(binding_.output_bytes.size());
         storage->place = {Place::Kind::output, output.buffer, 0, nullptr};

@@ -255,7 +255,8 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
   State& state = *paused->state_;
   state.attach(paused->binding_);
   paused->given_ = count;
-  add_buffers(state, binding, 0, count, {}, &results_, paused->buffers_);
+  // Without a pause all is computed now, what is asked for later included.
+  add_buffers(state, binding, 0, binding.pause ? count : binding.outputs.size(), {}, &results_, paused->buffers_);
   set_late_inputs(state, binding, paused->inputs_);
   execute(state, binding, paused->inputs_, 0, binding.pause.value_or(binding.steps.size()));
   for (std::size_t k = 0; k < count; ++k) {
@@ -267,9 +268,9 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
 std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
   const Binding& binding = *paused->binding_;
   State& state = *paused->state_;
-  add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, &results_, paused->buffers_);
   results_.end_run();
   if (binding.pause) {
+    add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, &results_, paused->buffers_);
     ensure(seeds.size() == binding.late_seeds.size(), "resume: number of seeds");
     paused->inputs_.insert(paused->inputs_.end(), seeds.begin(), seeds.end());
     for (std::size_t k = 0; k < seeds.size(); ++k) {

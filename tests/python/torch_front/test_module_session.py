@@ -188,6 +188,26 @@ def test_the_training_model_is_onnx():
     assert [o.name for o in proto.graph.output] == ["loss", "d", "x_grad", "w_grad", "b_grad"]
 
 
+def test_gradients_that_follow_from_no_seed():
+    """Rectangles have no gradient but zeros, so there is nothing to wait for; these are too many to be constants."""
+    info, count = helper.make_tensor_value_info, 100000
+    graph = helper.make_graph(
+        [helper.make_node("RoiAlign", ["x", "r", "batch"], ["y"])],
+        "zeros",
+        [
+            info("x", TensorProto.FLOAT, [1, 1, 4, 4]),
+            info("r", TensorProto.FLOAT, [count, 4]),
+            info("batch", TensorProto.INT64, [count]),
+        ],
+        [info("y", TensorProto.FLOAT, [count, 1, 1, 1])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
+    s = _core.ModuleSession.from_bytes(proto.SerializeToString(), ["r"], _core.SessionOptions())
+    (y,), pending = s.forward([torch.ones(1, 1, 4, 4), torch.rand(count, 4), torch.zeros(count).long()], True)
+    (gradient,) = s.backward(pending, [torch.ones(y.shape)])
+    assert torch.equal(gradient, torch.zeros(count, 4))
+
+
 def test_stop_gradient():
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
