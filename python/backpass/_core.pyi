@@ -339,6 +339,11 @@ class ModuleSession:
         Whether backward() would repeat the forward pass and so read all of its inputs again.
         """
 
+    def read_by_backward(self) -> tuple[list[int], list[int]]:
+        """
+        Numbers of the inputs and outputs whose contents backward() reads, also through views of them.
+        """
+
     def inputs(self) -> list[ValueInfo]: ...
 
     def outputs(self) -> list[ValueInfo]: ...

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -96,6 +97,8 @@ void bind_module(nb::module_& m) {
            "With `keep` it may be called again, repeating the forward pass.")
       .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
            "Whether backward() would repeat the forward pass and so read all of its inputs again.")
+      .def("read_by_backward", &ModuleSession::read_by_backward,
+           "Numbers of the inputs and outputs whose contents backward() reads, also through views of them.")
       .def("inputs", &ModuleSession::inputs)
       .def("outputs", &ModuleSession::outputs)
       .def("requires_grad", &ModuleSession::requires_grad)

@@ -50,7 +50,55 @@ void remove_stops(Graph& graph) {
   }
 }
 
+const Value* seen_by(const Value* view) {
+  while (view->producer != nullptr && view->producer->def != nullptr && view->producer->def->is_view) {
+    view = view->producer->inputs.at(0);
+  }
+  return view;
+}
+
+/// What a node that PyTorch runs keeps for its gradient; null when it is another node, or keeps nothing.
+const Value* context_of(const Node& node) {
+  if (node.op != "PythonOp" && node.op != "ATen") return nullptr;
+  return node.output(node.attr_ints("output_types").size());
+}
+
+/// Adds a value, and those that may have been handed on to it as they are: by a body, or by a function that kept them.
+void add_with_sources(const Value* v, ValueSet& found) {
+  v = seen_by(v);
+  if (!found.insert(v).second || v->producer == nullptr) return;
+  if (v->producer->subgraphs.empty() && context_of(*v->producer) != v) return;
+  for_each_read(*v->producer, [&](const Value* source) { add_with_sources(source, found); });
+}
+
+bool reads_extents_only(const Node& node) { return node.domain.empty() && (node.op == "Shape" || node.op == "Size"); }
+
 }  // namespace
+
+ReadLater find_read_later(const ModuleGraph& module) {
+  ValueSet read;
+  ValueSet handed_on;
+  bool is_later = false;
+  for (const Node* node : module.graph->nodes()) {
+    if (is_later && !reads_extents_only(*node)) {
+      for_each_read(*node, [&](const Value* v) {
+        read.insert(seen_by(v));
+        add_with_sources(v, handed_on);
+      });
+    }
+    is_later = is_later || is_yield(*node);
+  }
+  ReadLater later;
+  for (std::size_t i = 0; i < module.graph->inputs.size(); ++i) {
+    if (handed_on.count(module.graph->inputs[i]) != 0) later.inputs.push_back(i);
+  }
+  for (std::size_t k = 0; k < module.user_outputs; ++k) {
+    const Value* output = seen_by(module.graph->outputs[k]);
+    if (read.count(output) != 0) later.outputs.push_back(k);
+    if (output->producer != nullptr && context_of(*output->producer) != nullptr) later.kept.push_back(k);
+  }
+  return later;
+}
 
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs) {
   const std::vector<Value*> wrt = inputs_named(graph, inputs);

@@ -19,6 +19,16 @@ struct ModuleGraph {
   std::vector<int> gradients;
 };
 
+/// What the second half finds where the first half, and its caller, have it.
+struct ReadLater {
+  std::vector<std::size_t> inputs;   ///< of the module, whose memory the second half may read
+  std::vector<std::size_t> outputs;  ///< the same
+  std::vector<std::size_t> kept;     ///< outputs whose memory a function of PyTorch may have kept for its gradient
+};
+
+/// Views look at the memory of what they are views of, so these are more than the values that nodes read.
+ReadLater find_read_later(const ModuleGraph& module);
+
 /// For each output: whether it depends differentiably on any of the inputs.
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs);
 

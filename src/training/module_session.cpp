@@ -1,6 +1,7 @@
 #include "training/module_session.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "gradient/module_graph.hpp"
@@ -36,17 +37,25 @@ bool is_scalar(const Value& v) {
   return v.type.shape && std::all_of(v.type.shape->begin(), v.type.shape->end(), [](const Dim& d) { return d.is(1); });
 }
 
+Tensor copy_of(const Tensor& t) {
+  Tensor copy(t.dtype(), t.dims());
+  if (t.bytes() > 0) std::memcpy(copy.mutable_data(), t.data(), t.bytes());
+  return copy;
+}
+
 /// The module's graph for one choice of outputs that gradients arrive for, ready to run.
 struct Variant {
   Mask seeded;
   ModuleGraph module;
   std::vector<std::string> rewrites;
+  ReadLater later;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
 
   Variant(ModuleGraph graph, Mask mask, const SessionOptions& options, Profiler* profiler)
       : seeded(std::move(mask)), module(std::move(graph)) {
     if (options.optimize) rewrites = optimize(*module.graph);
+    later = find_read_later(module);
     program = make_program(*module.graph);
     executable = std::make_unique<Executable>(*program, options.binding_cache, profiler);
   }
@@ -200,7 +209,11 @@ std::shared_ptr<ModuleSession::Pending> ModuleSession::forward(std::vector<Runti
                                                                std::vector<RuntimeValue>& outputs,
                                                                std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
-  return impl_->start(impl_->variant_for(impl_->expectation()), impl_->run_for(seed), std::move(inputs), outputs);
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  std::shared_ptr<Pending> pending = impl_->start(variant, impl_->run_for(seed), std::move(inputs), outputs);
+  // The caller may change outputs, a function that kept one has no way to notice.
+  for (std::size_t k : variant->later.kept) outputs[k] = copy_of(outputs[k].tensor);
+  return pending;
 }
 
 std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pending,
@@ -232,6 +245,11 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
 
 bool ModuleSession::repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const {
   return !Impl::goes_on(pending, impl_->given(seeds));
+}
+
+std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::read_by_backward() {
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  return {variant->later.inputs, variant->later.outputs};
 }
 
 std::string ModuleSession::training_model() {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backpass/session.hpp"
@@ -50,6 +51,9 @@ class ModuleSession {
   /// Whether backward() would have to repeat the forward pass, and so read inputs again that it needs no more
   /// otherwise.
   bool repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const;
+  /// Inputs and outputs whose contents backward() reads where they are, should gradients arrive as expected: those that
+  /// must stay as they are.
+  std::pair<std::vector<std::size_t>, std::vector<std::size_t>> read_by_backward();
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
   std::string training_model();

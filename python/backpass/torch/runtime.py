@@ -6,13 +6,11 @@ are fresh tensors that torch keeps as ``.grad``.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import torch
 
 from backpass import _core
@@ -53,21 +51,7 @@ class EngineGraph:
         self._is_random = self.session.is_random()
         self._wanted = [places[name] for name in self.requires_grad]
         self._flat = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
-        self._read_inputs, self._read_outputs = self._read_by_backward()
-
-    def _read_by_backward(self) -> tuple[list[int], list[int]]:
-        """Inputs and outputs whose contents the backward half reads: those must not change before it has run."""
-        if not self._wanted:
-            return [], []
-        graph = onnx.load_from_string(self.session.training_model()).graph
-        at = next((i for i, node in enumerate(graph.node) if node.op_type == "YieldOp"), len(graph.node))
-        read = {name for node in graph.node[at + 1 :] for name in _names_read(node)}
-        # After rewriting, it may read an input where a result was kept before.
-        rewritten = self.session.graph_text().partition("YieldOp(")[2].partition("\n")[2].rpartition("return ")[0]
-        read |= set(re.findall(r"%([^\s,():]+)", rewritten))
-        outputs = list(graph.node[at].input) if at < len(graph.node) else []
-        inputs = [i for i, name in enumerate(self.input_names) if name in read]
-        return inputs, [i for i, name in enumerate(outputs) if name in read]
+        self._read_inputs, self._read_outputs = self.session.read_by_backward()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
@@ -98,19 +82,13 @@ class EngineGraph:
             _check_unchanged(run)
         found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:  # from now on the session expects these gradients
-            self._read_inputs, self._read_outputs = self._read_by_backward()
+            self._read_inputs, self._read_outputs = self.session.read_by_backward()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
         self.spent.backwards += 1
         self.spent.backward_seconds += time.perf_counter() - begin
         return gradients
-
-
-def _names_read(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, its subgraphs included."""
-    inner = [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
-    return [*node.input, *(name for graph in inner for n in graph.node for name in _names_read(n))]
 
 
 def _refusing(gradient: torch.Tensor) -> torch.Tensor:

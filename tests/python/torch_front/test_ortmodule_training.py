@@ -161,6 +161,60 @@ def test_arguments_changed_before_backward_are_noticed() -> None:
             loss.backward()
 
 
+class Flat(nn.Module):
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.unsqueeze(0) * w.reshape(1, 2, 3)).exp().reshape(-1)
+
+
+@pytest.mark.parametrize("changed", ["x", "w", "y"])
+def test_changes_behind_views_are_noticed(changed: str) -> None:
+    for module in (wrap(Flat()), Flat()):
+        x, w = torch.rand(2, 3), torch.rand(2, 3, requires_grad=True)
+        y = module(x, w)
+        if changed == "y":
+            y.mul_(2)
+        else:
+            with torch.no_grad():
+                {"x": x, "w": w}[changed].mul_(2)
+        loss = y.sum()
+        if changed == "w":  # what x gets would need it
+            loss.backward()
+            continue
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+class KeepsResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        result = x.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * ctx.saved_tensors[0]
+
+
+class Kept(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return KeepsResult.apply(x)
+
+
+def test_changes_to_what_a_function_kept() -> None:
+    x = torch.rand(5, requires_grad=True)
+    module = wrap(Kept())
+    y = module(x)
+    y.mul_(2)  # torch would refuse to go back; here the function has the result to itself
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().exp())
+    y = module(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 # ---- parameters
 def test_freezing_while_training() -> None:
     pair = Pair(Net())
