@@ -7,7 +7,8 @@ are fresh tensors that torch keeps as ``.grad``.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,7 @@ class EngineGraph:
         self.session = _core.ModuleSession.from_bytes(model, self.requires_grad, options or _core.SessionOptions())
         self.spent = Spent()
         self._is_random = self.session.is_random()
+        self._calls_torch = b"PythonOp" in model or b"org.pytorch.aten" in model  # which may draw numbers of its own
         self._wanted = [places[name] for name in self.requires_grad]
         self._flat = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
         self._read_inputs, self._read_outputs = self.session.read_by_backward()
@@ -63,16 +65,20 @@ class EngineGraph:
 
     def infer(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, keeping nothing for a backward pass."""
-        outputs, _ = self._forward(inputs, keep=False)
+        outputs, _, _ = self._forward(inputs, keep=False)
         return outputs
 
-    def _forward(self, inputs: Sequence[torch.Tensor], keep: bool) -> tuple[list[torch.Tensor], Any]:
+    def _forward(
+        self, inputs: Sequence[torch.Tensor], keep: bool
+    ) -> tuple[list[torch.Tensor], Any, torch.Tensor | None]:
+        """The outputs and, with `keep`, what is pending and the state of torch's generator if the pass may use that."""
         begin = time.perf_counter()
         seed = _draw_seed() if self._is_random else None
+        numbers = torch.get_rng_state() if keep and self._calls_torch else None
         outputs, pending = self.session.forward(_contiguous(inputs), keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
-        return outputs, pending
+        return outputs, pending, numbers
 
     def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         begin = time.perf_counter()
@@ -80,7 +86,8 @@ class EngineGraph:
         repeats = self.session.repeats(run.pending, given)
         if repeats:
             _check_unchanged(run)
-        found = self.session.backward(run.pending, given, _keeps_graph())
+        with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
+            found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:  # from now on the session expects these gradients
             self._read_inputs, self._read_outputs = self.session.read_by_backward()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
@@ -103,6 +110,17 @@ def _draw_seed() -> int:
     return int(torch.empty((), dtype=torch.int64).random_())
 
 
+@contextmanager
+def _drawing_again(numbers: torch.Tensor) -> Iterator[None]:
+    """torch's generator as it was then; as it is now again afterwards."""
+    now = torch.get_rng_state()
+    torch.set_rng_state(numbers)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now)
+
+
 def _check_unchanged(run: Any) -> None:
     """A pass that is repeated reads everything again, also what the backward pass alone would not."""
     for tensor, version in zip(run.inputs, run.versions, strict=True):
@@ -123,7 +141,7 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, graph: EngineGraph, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs, ctx.pending = graph._forward(inputs, keep=True)
+        outputs, ctx.pending, ctx.numbers = graph._forward(inputs, keep=True)
         ctx.graph = graph
         ctx.inputs = inputs
         ctx.versions = [t._version for t in inputs]

@@ -435,6 +435,38 @@ def test_functions_keep_their_backward() -> None:
         refusing(torch.randn(3, 4))
 
 
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand_like(x)
+        ctx.save_for_backward(noise)
+        return x * noise
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * ctx.saved_tensors[0]
+
+
+class Noised(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return Noisy.apply(F.dropout(x, 0.5)), x * 2
+
+
+def test_passes_that_are_repeated_draw_the_numbers_of_functions_again() -> None:
+    module = wrap(Noised())
+    x = torch.ones(50, requires_grad=True)
+    y, _ = module(x)
+    state = torch.get_rng_state()
+    y.sum().backward(retain_graph=True)  # a surprise: gradients were expected for both
+    torch.testing.assert_close(x.grad, y.detach())
+    assert torch.equal(torch.get_rng_state(), state)
+    x.grad = None
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+    again, _ = module(x)
+    assert not torch.equal(again, y)
+
+
 def test_branches_on_random_numbers_are_taken_as_captured(caplog: pytest.LogCaptureFixture) -> None:
     """Layerdrop of OPT, BART, Whisper: the graph has the layers the capture took."""
 
