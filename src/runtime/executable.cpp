@@ -250,6 +250,7 @@ Executable::Paused::~Paused() { owner_.give_back(std::move(state_)); }
 
 std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> inputs, std::size_t count,
                                                       std::vector<RuntimeValue>& results) {
+  results_.end_run();  // here, since a run need not be resumed
   auto paused = std::make_unique<Paused>(*this, std::move(inputs));
   const Binding& binding = *paused->binding_;
   State& state = *paused->state_;
@@ -268,7 +269,6 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
 std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
   const Binding& binding = *paused->binding_;
   State& state = *paused->state_;
-  results_.end_run();
   if (binding.pause) {
     add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, &results_, paused->buffers_);
     ensure(seeds.size() == binding.late_seeds.size(), "resume: number of seeds");

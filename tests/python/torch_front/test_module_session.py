@@ -1,6 +1,8 @@
 """The engine's class behind both PyTorch front ends: forward now, backward later."""
 
 import gc
+import resource
+from pathlib import Path
 
 import onnx
 import pytest
@@ -104,6 +106,22 @@ def test_without_gradients():
     assert pending is None
     torch.testing.assert_close(loss, eager(inputs, [1.0, None])[0])
     assert s.differentiable_outputs() == [False, False]
+
+
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def test_passes_that_never_go_back_leave_no_memory_behind():
+    """Each has other extents, so that none can use the memory of the one before."""
+    s = session()
+    x, others = torch.zeros(2_000_100, 4), feeds(1)[1:]
+    s.forward([x[:2_000_000], *others], True)
+    before = resident_bytes()
+    for n in range(30):  # 24 MB each
+        s.forward([x[: 2_000_001 + n], *others], True)
+    assert resident_bytes() - before < 300e6
 
 
 def test_inputs_live_as_long_as_the_pass():
