@@ -73,6 +73,13 @@ bool repeats(const ModuleSession& session, const PendingPass& pending, const nb:
   return pending.pass == nullptr || session.repeats(*pending.pass, from_torch(seeds));
 }
 
+/// What may build a graph may wait for rules of users, and those for the interpreter lock.
+template <auto kMethod>
+auto unlocked(ModuleSession& session) {
+  nb::gil_scoped_release release;
+  return (session.*kMethod)();
+}
+
 PlanReport plan(ModuleSession& session, const nb::list& inputs) {
   std::vector<RuntimeValue> values = from_torch(inputs);
   nb::gil_scoped_release unlocked;
@@ -97,7 +104,7 @@ void bind_module(nb::module_& m) {
            "With `keep` it may be called again, repeating the forward pass.")
       .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
            "Whether backward() would repeat the forward pass and so read all of its inputs again.")
-      .def("read_by_backward", &ModuleSession::read_by_backward,
+      .def("read_by_backward", &unlocked<&ModuleSession::read_by_backward>,
            "Numbers of the inputs and outputs whose contents backward() reads, also through views of them.")
       .def("inputs", &ModuleSession::inputs)
       .def("outputs", &ModuleSession::outputs)
@@ -105,13 +112,13 @@ void bind_module(nb::module_& m) {
       .def("differentiable_outputs", &ModuleSession::differentiable_outputs)
       .def("plan", &plan, nb::arg("inputs"))
       .def(
-          "training_model", [](ModuleSession& s) { return to_bytes(s.training_model()); },
+          "training_model", [](ModuleSession& s) { return to_bytes(unlocked<&ModuleSession::training_model>(s)); },
           "The ONNX model with gradients and YieldOp, before optimisation.")
       .def(
-          "execution_model", [](ModuleSession& s) { return to_bytes(s.execution_model()); },
+          "execution_model", [](ModuleSession& s) { return to_bytes(unlocked<&ModuleSession::execution_model>(s)); },
           "The graph that runs, after optimisation: an ONNX model to look at, not to run.")
-      .def("graph_text", &ModuleSession::graph_text)
-      .def("rewrites", &ModuleSession::rewrites)
+      .def("graph_text", &unlocked<&ModuleSession::graph_text>)
+      .def("rewrites", &unlocked<&ModuleSession::rewrites>)
       .def("take_profile", &ModuleSession::take_profile);
   m.def("tensor_to_torch", &tensor_to_torch, nb::arg("tensor"), "A torch.Tensor over the same memory.");
   m.def("tensor_from_torch", &tensor_from_torch, nb::arg("tensor"), "The memory of a torch.Tensor, kept alive.");

@@ -141,14 +141,25 @@ Executable::Executable(const Program& program, int binding_cache, Profiler* prof
 
 Executable::~Executable() = default;
 
-std::shared_ptr<const Binding> Executable::binding_for(std::span<const RuntimeValue> inputs) {
-  std::lock_guard lock(mutex_);
+/// To be called with the lock held.
+std::shared_ptr<const Binding> Executable::find_binding(std::span<const RuntimeValue> inputs) {
   for (auto it = bindings_.begin(); it != bindings_.end(); ++it) {
     if (!matches(it->key, inputs)) continue;
     bindings_.splice(bindings_.begin(), bindings_, it);
     return bindings_.front().binding;
   }
+  return nullptr;
+}
+
+std::shared_ptr<const Binding> Executable::binding_for(std::span<const RuntimeValue> inputs) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = find_binding(inputs)) return found;
+  }
+  // Without the lock: rules of users are asked, who may be waiting for somebody that waits for it.
   std::shared_ptr<const Binding> binding = make_binding(program_, inputs);
+  std::lock_guard lock(mutex_);
+  if (auto found = find_binding(inputs)) return found;
   bindings_.push_front({key_of(inputs), binding});
   if (bindings_.size() > static_cast<std::size_t>(binding_cache_)) bindings_.pop_back();
   return binding;

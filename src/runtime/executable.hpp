@@ -83,6 +83,7 @@ class Executable {
     std::shared_ptr<const Binding> binding;
   };
 
+  std::shared_ptr<const Binding> find_binding(std::span<const RuntimeValue> inputs);
   std::unique_ptr<State> take_state();
   void give_back(std::unique_ptr<State> state);
   void add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,

@@ -2,6 +2,8 @@
 
 import gc
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -244,3 +246,47 @@ def test_stop_gradient():
     (y,), pending = s.forward([x], True)
     assert y.tolist() == [1, 4, 9]
     assert s.backward(pending, [torch.ones(3)])[0].tolist() == [1, 2, 3]
+
+
+DEADLOCK = """
+import sys, threading, time
+import backpass, torch
+from backpass import _core
+from onnx import TensorProto, helper
+
+def types(x):
+    time.sleep(0.3)
+    return x
+
+@backpass.register_operator("slow.domain", "Slow", types=types)
+def slow(x):
+    return x
+
+@backpass.register_gradient("slow.domain", "Slow")
+def slow_gradient(g):
+    return g.dy()
+
+info = helper.make_tensor_value_info
+node = helper.make_node("Slow", ["x"], ["y"], domain="slow.domain")
+float_n = ("n",)
+graph = helper.make_graph([node], "g", [info("x", TensorProto.FLOAT, float_n)], [info("y", TensorProto.FLOAT, float_n)])
+opsets = [helper.make_opsetid("", 23), helper.make_opsetid("slow.domain", 1)]
+model = helper.make_model(graph, opset_imports=opsets).SerializeToString()
+s = _core.ModuleSession.from_bytes(model, ["x"], _core.SessionOptions())
+_, pending = s.forward([torch.ones(3)], True)
+drops = sys.argv[1] == "drop"
+other = threading.Thread(target=lambda: s.forward([torch.ones(4)], drops))
+other.start()
+time.sleep(0.1)  # the other one is inside the rule for types
+if drops:
+    del pending
+else:
+    s.graph_text()
+other.join()
+"""
+
+
+@pytest.mark.parametrize("meanwhile", ["drop", "look"])
+def test_rules_of_users_block_nobody(meanwhile):
+    """A thread that binds new extents asks a rule, which needs the interpreter lock that this one holds."""
+    subprocess.run([sys.executable, "-c", DEADLOCK, meanwhile], check=True, timeout=120)
