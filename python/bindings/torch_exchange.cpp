@@ -1,6 +1,7 @@
 #include "torch_exchange.hpp"
 
 #include <memory>
+#include <utility>
 
 #include "backpass/error.hpp"
 
@@ -50,7 +51,19 @@ struct Exchange {
 };
 
 constexpr std::int32_t kCpu = 1;
-enum Code : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6 };
+enum Code : std::uint8_t {
+  kInt = 0,
+  kUInt = 1,
+  kFloat = 2,
+  kBfloat = 4,
+  kComplex = 5,
+  kBool = 6,
+  kFloat8e4m3fn = 10,
+  kFloat8e4m3fnuz = 11,
+  kFloat8e5m2 = 12,
+  kFloat8e5m2fnuz = 13,
+  kFloat8e8m0 = 14
+};
 
 }  // namespace dl
 
@@ -75,29 +88,41 @@ const Torch& torch() {
   return *found;
 }
 
+/// Elements that both sides have, with what DLPack calls them.
+constexpr std::pair<DType, dl::DataType> kElements[] = {{DType::float32, {dl::kFloat, 32, 1}},
+                                                        {DType::float64, {dl::kFloat, 64, 1}},
+                                                        {DType::float16, {dl::kFloat, 16, 1}},
+                                                        {DType::bfloat16, {dl::kBfloat, 16, 1}},
+                                                        {DType::int64, {dl::kInt, 64, 1}},
+                                                        {DType::int32, {dl::kInt, 32, 1}},
+                                                        {DType::int16, {dl::kInt, 16, 1}},
+                                                        {DType::int8, {dl::kInt, 8, 1}},
+                                                        {DType::uint8, {dl::kUInt, 8, 1}},
+                                                        {DType::uint16, {dl::kUInt, 16, 1}},
+                                                        {DType::uint32, {dl::kUInt, 32, 1}},
+                                                        {DType::uint64, {dl::kUInt, 64, 1}},
+                                                        {DType::boolean, {dl::kBool, 8, 1}},
+                                                        {DType::complex64, {dl::kComplex, 64, 1}},
+                                                        {DType::complex128, {dl::kComplex, 128, 1}},
+                                                        {DType::float8e4m3fn, {dl::kFloat8e4m3fn, 8, 1}},
+                                                        {DType::float8e4m3fnuz, {dl::kFloat8e4m3fnuz, 8, 1}},
+                                                        {DType::float8e5m2, {dl::kFloat8e5m2, 8, 1}},
+                                                        {DType::float8e5m2fnuz, {dl::kFloat8e5m2fnuz, 8, 1}},
+                                                        {DType::float8e8m0, {dl::kFloat8e8m0, 8, 1}}};
+
 DType dtype_of(dl::DataType t) {
-  const auto key = std::pair<int, int>(t.code, t.bits);
-  for (DType candidate : {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32,
-                          DType::int16, DType::int8, DType::uint8, DType::uint16, DType::uint32, DType::uint64,
-                          DType::boolean, DType::complex64, DType::complex128}) {
-    int code = is_signed_integer(candidate) ? dl::kInt : dl::kUInt;
-    if (is_float(candidate)) code = candidate == DType::bfloat16 ? dl::kBfloat : dl::kFloat;
-    if (candidate == DType::boolean) code = dl::kBool;
-    if (candidate == DType::complex64 || candidate == DType::complex128) code = dl::kComplex;
-    const int bits = candidate == DType::boolean ? 8 : bit_width(candidate);
-    if (key == std::pair(code, bits)) return candidate;
+  for (const auto& [dtype, element] : kElements) {
+    if (element.code == t.code && element.bits == t.bits && element.lanes == t.lanes) return dtype;
   }
   fail<Unsupported>("torch tensor: got element type (DLPack code ", int{t.code}, ", ", int{t.bits},
                     " bits), expected one that ONNX has");
 }
 
 dl::DataType data_type(DType dtype) {
-  auto bits = static_cast<std::uint8_t>(dtype == DType::boolean ? 8 : bit_width(dtype));
-  std::uint8_t code = is_signed_integer(dtype) ? dl::kInt : dl::kUInt;
-  if (is_float(dtype)) code = dtype == DType::bfloat16 ? dl::kBfloat : dl::kFloat;
-  if (dtype == DType::boolean) code = dl::kBool;
-  if (dtype == DType::complex64 || dtype == DType::complex128) code = dl::kComplex;
-  return {code, bits, 1};
+  for (const auto& [known, element] : kElements) {
+    if (known == dtype) return element;
+  }
+  fail<Unsupported>("tensor of ", name_of(dtype), ": got an element type that torch has no tensors of");
 }
 
 bool is_contiguous(const dl::Array& a) {

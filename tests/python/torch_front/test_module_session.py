@@ -172,6 +172,23 @@ def test_every_element_type_crosses(dtype, shape):
     assert torch.equal(back, t)
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+    ],
+)
+def test_floats_of_eight_bits_cross(dtype):
+    t = torch.tensor([0.5, 1.0, 2.0, 8.0]).to(dtype)
+    back = _core.tensor_to_torch(_core.tensor_from_torch(t))
+    assert back.dtype == dtype
+    assert torch.equal(back.view(torch.uint8), t.view(torch.uint8))
+
+
 def test_errors():
     s = session()
     inputs = feeds(3)
