@@ -23,7 +23,6 @@ struct Opened {
   std::vector<Value*> wrt;
   std::vector<Value*> outputs;
   std::vector<std::string> output_names;
-  std::vector<Type> declared;                      // types of the outputs as the model states them
   std::vector<std::pair<Value*, Tensor>> initial;  // inputs that were initializers
 };
 
