@@ -89,6 +89,7 @@ WRITES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "index_add": (lambda a, i, s: a.index_add(1, i, s, alpha=2), (x(3, 5), places(5, 4), x(3, 4))),
     "index_copy": (lambda a, i, s: a.index_copy(0, i, s), (x(3, 5), torch.tensor([2, 0]), x(2, 5))),
     "index_fill": (lambda a, i: a.index_fill(1, i, -1), (x(3, 5), torch.tensor([4, 0]))),
+    "index_fill the same twice": (lambda a, i, v: a.index_fill(0, i, v), (x(3, 5), torch.tensor([2, 0, 2]), x())),
     "masked_scatter by where": (lambda a, m: torch.where(m, a * 2, a.flip(0)), (x(3, 5), flags(3, 5))),
 }
 

@@ -30,7 +30,8 @@ def families(everyday: set[str]) -> list[object]:
 def quiet() -> Iterator[None]:
     """Frameworks talk a lot; graphs compiled for one family are not for the next."""
     logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
+    # Without allow_rnn, torch.compile leaves modules with nn.LSTM and its like alone.
+    with warnings.catch_warnings(), torch._dynamo.config.patch(allow_rnn=True):
         warnings.simplefilter("ignore")
         callbacks.reset_usage()
         record().clear()

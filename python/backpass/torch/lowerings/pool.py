@@ -133,9 +133,13 @@ def constant_pad_nd(b: GraphBuilder, node: fx.Node, x: Value, pads: Sequence[Dim
 
 
 def resized(b: GraphBuilder, node: fx.Node, x: Value, factors: Sequence[float | None] | None, **how: Any) -> Value:
-    """By the factors the user gave, which need not be the ratio of the extents, else to the extents."""
+    """By the factors the user gave, which need not be the ratio of the extents, else to the extents.
+
+    Where corners stay corners, torch does without the factors.
+    """
     axes = x.rank - 2
-    if factors and all(f is not None for f in factors):
+    by_extents = how["coordinate_transformation_mode"] == "align_corners"
+    if factors and not by_extents and all(f is not None for f in factors):
         scales = b.constant([1.0, 1.0, *map(float, factors)], torch.float32)  # type: ignore[arg-type]
         return b.op("Resize", x, None, scales, dtype=x.dtype, outputs=None, **how)
     extents = b.sizes([*b.shape_of(x)[:2], *meta(node).shape[-axes:]])

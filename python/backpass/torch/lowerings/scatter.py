@@ -187,11 +187,15 @@ def rows_written(b: GraphBuilder, x: Value, dim: int, index: Value, source: Valu
     return common.transpose(b, Value(b.op("ScatterND", *moved, reduction=mode), x.dtype), back)
 
 
-@lowers(aten.index_fill.int_Scalar)
-def index_fill(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, value: Scalar) -> Value:
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, value: Scalar | Value) -> Value:
+    """By a mask and not by writing: a place that is named twice is still filled once, and counts once in gradients."""
     if x.rank == 0 or index.rank == 0:
         raise NoLoweringError("a number")
-    axis = axis_of(dim, x.rank)
-    shape = [*b.shape_of(x)]
-    shape[axis] = b.shape_of(index)[0]
-    return rows_written(b, x, axis, index, common.filled(b, shape, value, meta(node).dtype), "none")
+    axis, dtype = axis_of(dim, x.rank), b.dtype_of(x)
+    nowhere = common.filled(b, [b.shape_of(x)[axis]], False, torch.bool)
+    there = common.filled(b, [b.shape_of(index)[0]], True, torch.bool)
+    mask = b.op("ScatterElements", nowhere, b.cast(index, torch.int64), there, axis=0, dtype=torch.bool)
+    mask = common.reshape(b, mask, [b.shape_of(x)[axis], *[1] * (x.rank - 1 - axis)])
+    number = b.cast(value, dtype) if isinstance(value, Value) else b.scalar(value, dtype)
+    return b.op("Where", mask, number, x, dtype=dtype, shape=x.shape)
