@@ -186,10 +186,7 @@ class Module:
     ) -> None:
         if device.split(":")[0] != "cpu":
             raise _core.Unsupported(f"device: got {device!r}, expected 'cpu'")
-        options = session_options if isinstance(session_options, _core.SessionOptions) else _core.SessionOptions()
-        threads = getattr(session_options, "intra_op_num_threads", 0)
-        if threads:
-            options.num_threads = threads
+        options = _engine_options(session_options)
         self.training = True
         self._state = state
         self._session = _core.TrainingSession(state._core, _source(train_model_uri), _source(eval_model_uri), options)
@@ -286,6 +283,20 @@ def export_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> N
 def import_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
     """Sets parameters from a safetensors file. All or none: names, types and shapes are checked first."""
     _core.import_parameters(state._core, os.fspath(path))
+
+
+def _engine_options(options: Any) -> _core.SessionOptions:
+    """Options of Backpass, of `backpass.compat`, or of onnxruntime, of which the number of threads is followed."""
+    if options is None or isinstance(options, _core.SessionOptions):
+        return options or _core.SessionOptions()
+    if hasattr(options, "to_engine"):
+        found: _core.SessionOptions = options.to_engine()
+        return found
+    if not hasattr(options, "intra_op_num_threads"):
+        raise TypeError(f"session_options: got {type(options).__name__}, expected SessionOptions")
+    made = _core.SessionOptions()
+    made.num_threads = options.intra_op_num_threads
+    return made
 
 
 def _like(inputs: list[Any], result: _core.Tensor) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("programs")
     prefix = folder / "prefix"
     run("cmake", "--install", build, "--component", "development", "--prefix", prefix)
-    libraries = f"{prefix / 'lib'}:{Path(sys.prefix) / 'lib'}"  # oneDNN's wheel puts libdnnl there
+    onednn = next(f for f in metadata.files("onednn-cpu-gomp") if f.name.startswith("libdnnl.so"))
+    libraries = f"{prefix / 'lib'}:{Path(onednn.locate()).resolve().parent}"
     for language in ("c", "cpp"):
         run("cmake", "-S", ROOT / "examples" / language, "-B", folder / language, f"-DCMAKE_PREFIX_PATH={prefix}")
         run("cmake", "--build", folder / language, LD_LIBRARY_PATH=libraries)

@@ -172,3 +172,23 @@ def test_export_takes_dropout_and_batch_normalisation_out_of_training(in_memory:
         for rows in (x, x[:1]):  # a single row: statistics are not the batch's
             np.testing.assert_allclose(session.run(None, {"x": rows})[0], expected[: len(rows)], rtol=1e-4, atol=1e-5)
     module.train()(x, labels)
+
+
+def test_options_of_every_kind(tmp_path: Path) -> None:
+    from backpass._ort import SessionOptions
+
+    generate(tmp_path)
+
+    def steps(options: Any) -> int:
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        module = Module(tmp_path / "training_model.onnx", state, session_options=options)
+        module(*batch(0))
+        return len(module.take_profile().steps)
+
+    mine, offered, original = backpass.SessionOptions(), SessionOptions(), onnxruntime.SessionOptions()
+    mine.profile = offered.enable_profiling = True
+    original.intra_op_num_threads = 1
+    assert steps(mine) == steps(offered) > 0
+    assert steps(original) == steps(None) == 0
+    with pytest.raises(TypeError, match="session_options: got dict"):
+        steps({"num_threads": 1})

@@ -118,6 +118,7 @@ class ExportCache:
                 manager.input_names(arguments),
                 [(tuple(t.shape), str(t.dtype)) for t in tensors],
                 torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+                torch.get_default_dtype(),
             ]
             return fingerprint(manager.module, tree, call)
         except (NoKeyError, TypeError, OSError) as error:

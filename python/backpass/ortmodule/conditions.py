@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from backpass.ortmodule.fallback import (
     ORTModuleDeviceException,
@@ -35,8 +38,16 @@ class Checks:
             if tensor.layout != torch.strided:
                 text = f"layout of a tensor: got {tensor.layout}, expected torch.strided; make it dense"
                 raise wrap_exception(ORTModuleIOError, RuntimeError(text))
+        known = {id(module) for module in tree.modules}
         for module in tree.modules:
             self._check_module(module)
+            for name, value in vars(module).items():
+                if any(id(m) not in known and m.state_dict() for m in _unregistered(name, value)):
+                    text = (
+                        f"{type(module).__name__}.{name}: got modules that are not registered, whose weights would be "
+                        "constants of the graph; use nn.ModuleList or nn.ModuleDict"
+                    )
+                    raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def _check_module(self, module: nn.Module) -> None:
         name = type(module).__name__
@@ -49,6 +60,8 @@ class Checks:
         if module.training and isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
             text = f"{name}(momentum=None): the weights of a cumulative average change at every step, a graph's do not"
             raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            self.tell(f"{name}(sparse=True): its gradient is dense here, which torch.optim.SparseAdam does not take")
         if module._forward_hooks or module._forward_pre_hooks:
             self.tell(
                 f"forward hooks of {name} are captured: what they compute is in the graph, what else they do happens "
@@ -60,6 +73,14 @@ class Checks:
         if text not in self._told:
             self._told.add(text)
             self._logger.warning("%s", text)
+
+
+def _unregistered(name: str, value: object) -> list[nn.Module]:
+    """Modules that an attribute holds by itself or in a container."""
+    if name == "_modules":
+        return []
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return [v for v in values if isinstance(v, nn.Module)]
 
 
 @contextlib.contextmanager
@@ -80,12 +101,45 @@ def proper_parameters(tree: ModuleTree) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_traces(tree: ModuleTree, tell: Callable[[str], None]) -> Iterator[None]:
+    """A capture runs forward on tensors without contents: those that it left in attributes are taken out again."""
+    before = [(module, {n: (v, _copied(v)) for n, v in vars(module).items()}) for module in tree.modules]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            for name in [n for n, v in vars(module).items() if n not in ("_parameters", "_buffers") and _is_trace(v)]:
+                tell(
+                    f"forward of {type(module).__name__} leaves tensors in its attribute {name}: a graph does not; the "
+                    "attribute stays as it was. Return what you need"
+                )
+                if name not in attributes:
+                    del vars(module)[name]
+                    continue
+                value, copied = attributes[name]
+                vars(module)[name] = value
+                if isinstance(value, list | dict):
+                    value.clear()
+                    value.extend(copied) if isinstance(value, list) else value.update(copied)
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, list | dict) else None
+
+
+def _is_trace(value: Any) -> bool:
+    return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(value))
+
+
+@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """A capture sees no ambient no_grad, leaves no casts behind, and draws no random numbers that others would miss."""
     python, numpy, caching = random.getstate(), np.random.get_state(), torch.is_autocast_cache_enabled()
     try:
         torch.set_autocast_cache_enabled(False)
-        with torch.inference_mode(False), torch.enable_grad():
+        # what tracing saves for its own gradients is no business of a torch.utils.checkpoint around the call
+        saving = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+        with torch.inference_mode(False), torch.enable_grad(), saving:
             yield
     finally:
         torch.set_autocast_cache_enabled(caching)

@@ -96,10 +96,13 @@ class FallbackManager:
             self.reason = None
         return self.reason is not None
 
-    def handle(self, error: ORTModuleFallbackException) -> None:
-        """Returns when PyTorch may take over from here; raises `error` otherwise."""
+    def check(self, error: ORTModuleFallbackException) -> None:
+        """Returns when PyTorch may run the module instead; raises `error` otherwise."""
         if not self.policy.is_set(_POLICIES[type(error)] | _FORCED):
             raise error
+
+    def take_over(self, error: ORTModuleFallbackException) -> None:
+        """PyTorch runs the module from here on, which is said once."""
         if self.reason is None:
             cause = error.__cause__ or error
             trace = "".join(traceback.format_exception(cause, chain=False)).rstrip()

@@ -218,8 +218,32 @@ def _dump_context(value: Any) -> Any:
 
 
 def load(data: Any) -> Structure:
-    """The inverse of `dump`."""
-    return tuple(_load_part(part) for part in data)
+    """The inverse of `dump`. ValueError where it names something that `flatten` would not have: `rebuild` calls it."""
+    structure = tuple(_load_part(part) for part in data)
+    _check(structure)
+    return structure
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "defaultdict": lambda made: made in (None, list, dict, set, tuple, str, int, float, bool),
+    "mapping": lambda made: issubclass(made, dict | UserDict),
+    "namedtuple": lambda made: issubclass(made, tuple) and hasattr(made, "_fields"),
+    "sequence": lambda made: issubclass(made, list | tuple),
+    "pytree": lambda made: made in pytree.SUPPORTED_NODES,
+    "dataclass": dataclasses.is_dataclass,
+    "object": lambda made: not issubclass(made, type),
+    "enum": lambda made: issubclass(made, enum.Enum),
+    "class": lambda made: True,
+}
+
+
+def _check(structure: Structure) -> None:
+    kind = structure[0]
+    if kind in _KINDS and not (isinstance(structure[1], type | None) and _KINDS[kind](structure[1])):
+        raise ValueError(f"a {kind} of {structure[1]!r}")
+    if kind not in ("tensor", "number", "constant", "enum", "class"):
+        for child in structure[-1]:
+            _check(child)
 
 
 def _load_part(part: Any) -> Any:

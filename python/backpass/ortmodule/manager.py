@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from backpass import _core
 from backpass.ortmodule import features, io
 from backpass.ortmodule.cache import ExportCache
-from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed
+from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed, without_traces
 from backpass.ortmodule.debug import DebugOptions, make_logger
 from backpass.ortmodule.fallback import (
     FallbackManager,
@@ -56,13 +57,14 @@ class Manager:
         self.cache = ExportCache(self.options.cache_dir, self.logger)
         self.variants: list[Variant] = []
         self.reported: set[bool] = set()  # modes whose table was shown
-        self.parameter_names, self.rest_name = _parameter_names(module)
+        self.parameter_names, self.rest_name, self.keyword_names = _parameter_names(module)
         self._tree: ModuleTree | None = None
         self._state = 0
         self._states: dict[Any, int] = {}
         self._families: dict[Any, _Family] = {}
         self._known: dict[Any, Variant] = {}
         self._checks = Checks(self.logger)
+        self._exporting = threading.RLock()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these arguments."""
@@ -77,22 +79,30 @@ class Manager:
                 tuple([(t.dtype, t.device) for t in tensors]),
                 tuple([members[name].dtype for members, name in tree.slots.values()]),
                 torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+                torch.get_default_dtype(),
             )
             key = (self._state, arguments, kinds, shapes)
             variant = self._known.get(key)
             if variant is None:
-                variant = self._find(tree, arguments, kinds, shapes, tensors)
-                self._known[key] = variant
-                if len(self._known) > _KNOWN_LIMIT:
-                    del self._known[next(iter(self._known))]
+                with self._exporting:
+                    variant = self._known.get(key) or self._find(tree, arguments, kinds, shapes, tensors)
+                    self._known[key] = variant
+                    if len(self._known) > _KNOWN_LIMIT:
+                        del self._known[next(iter(self._known))]
             try:
                 return variant.run(tree, tensors)
             except RuntimeError:
                 self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
-                raise
+                if not tree.reshaped():
+                    raise
+                self._tree = None
+            return self.run(args, kwargs)
         except ORTModuleFallbackException as error:
-            self.fallback.handle(error)
-        return self.module(*args, **kwargs)
+            self.fallback.check(error)
+            refused = error
+        result = self.module(*args, **kwargs)  # where it raises, too, the call was wrong, and the next one may be right
+        self.fallback.take_over(refused)
+        return result
 
     def forget(self) -> None:
         """The module was changed in a way that cannot be seen: everything is exported again."""
@@ -115,7 +125,11 @@ class Manager:
                     break
                 positional.append(kwargs[name])
             used = self.parameter_names[len(args) : len(positional)]
-            args, kwargs = tuple(positional), {k: kwargs[k] for k in sorted(kwargs) if k not in used}
+            rest = [name for name in kwargs if name not in used]
+            rest.sort(
+                key=lambda name: (1, "") if name not in self.keyword_names else (0, name)
+            )  # **kwargs have an order
+            args, kwargs = tuple(positional), {name: kwargs[name] for name in rest}
         return "tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))
 
     def _find(
@@ -154,13 +168,14 @@ class Manager:
             except ORTModuleTorchModelException as error:
                 if not dynamic:
                     raise
+                variant = self._export(tree, arguments, tensors, False, family)  # where that fails, the call was wrong
                 family.no_dynamic = True
                 self.logger.warning(
                     "%s cannot be captured with variable dimensions; each new set of shapes is exported by itself: %s",
                     type(self.module).__name__,
                     error,
                 )
-                return self._export(tree, arguments, tensors, False, family)
+                return variant
             self.cache.store(self, tree, arguments, tensors, dynamic, variant)
         variant.export_seconds = time.perf_counter() - begin
         self.logger.info(
@@ -178,7 +193,7 @@ class Manager:
     ) -> Variant:
         flat = FlatModule(self.module, arguments, self.input_names(arguments))
         examples = tuple(t.detach() for t in tensors)
-        with undisturbed(), proper_parameters(tree):
+        with undisturbed(), proper_parameters(tree), without_traces(tree, self._checks.tell):
             try:
                 exported = export_module(flat, examples, dynamic=dynamic, target_opset=self.options.onnx_opset_version)
             except (ORTModuleFallbackException, _core.InternalBug):
@@ -188,6 +203,12 @@ class Manager:
             except Exception as error:
                 text = f"capture of {type(self.module).__name__} failed: {type(error).__name__}: {error}"
                 raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+        if exported.without_gradients:
+            text = (
+                f"tensors that require gradients, but are no parameters of {type(self.module).__name__}: got "
+                f"{len(exported.without_gradients)}, expected none; register them as nn.Parameter"
+            )
+            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
         if exported.python_ops and not self.options.enable_custom_autograd_function:
             text = (
                 f"autograd functions: got {', '.join(exported.python_ops)}, but enable_custom_autograd_function is off"
@@ -240,9 +261,10 @@ class Manager:
         return graph
 
 
-def _parameter_names(module: nn.Module) -> tuple[list[str], str]:
-    """Parameters of ``forward`` that can be given by position, and the name of those that follow."""
+def _parameter_names(module: nn.Module) -> tuple[list[str], str, set[str]]:
+    """Parameters of ``forward`` that can be given by position, the name of those that follow, all that have a name."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(module.forward).parameters.values()
     rest = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
-    return [p.name for p in parameters if p.kind in kinds], rest[0] if rest else "args"
+    named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    return [p.name for p in parameters if p.kind in kinds], rest[0] if rest else "args", named

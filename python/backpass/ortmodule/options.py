@@ -26,7 +26,7 @@ WITHOUT_EFFECT = {
     "ORTMODULE_ENABLE_TUNING": "kernels are chosen per shape by the engine",
     "ORTMODULE_MAX_TUNING_DURATION_MS": "kernels are chosen per shape by the engine",
     "ORTMODULE_TUNING_RESULTS_PATH": "kernels are chosen per shape by the engine",
-    "ORTMODULE_SKIPCHECK_POLICY": "a changed module or input is always noticed; the checks take microseconds",
+    "ORTMODULE_SKIPCHECK_POLICY": "each call looks whether module or inputs changed, which takes microseconds",
     "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "the capture works on shapes, so nothing needs to be copied",
     "ORTMODULE_ALLOW_AUTOGRAD_CHECKPOINT": "torch.utils.checkpoint is captured as what it computes",
     "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are told apart by module and qualified name",
@@ -41,7 +41,7 @@ WITHOUT_EFFECT = {
     "ORTMODULE_ENABLE_SPARSE_OPTIMIZER": "label and embedding sparsity are " + _NOT_YET,
     "ORTMODULE_ENABLE_INPUT_DENSITY_INSPECTOR": "input inspection is " + _NOT_YET,
     "ORTMODULE_PRINT_INPUT_DENSITY": "input inspection is " + _NOT_YET,
-    "ORTMODULE_PRINT_MEMORY_STATS": "ORTModule.explain() tells the bytes of a step",
+    "ORTMODULE_PRINT_MEMORY_STATS": "memory statistics are " + _NOT_YET,
 }
 # Read elsewhere: DebugOptions and json_config.
 _ELSEWHERE = {"ORTMODULE_LOG_LEVEL", "ORTMODULE_SAVE_ONNX_PATH", "ORTMODULE_JSON_CONFIG_PATH"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import functools
 import types
 from collections.abc import Callable
 from operator import itemgetter
@@ -13,6 +16,8 @@ from torch import nn
 _OWN = set(vars(nn.Module())) - {"training"}  # what every module holds for itself
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_LARGE = 256  # entries of a container up to which it is compared by what it holds
 
 Slot = tuple[dict[str, Any], str]
 
@@ -20,22 +25,30 @@ Slot = tuple[dict[str, Any], str]
 class ModuleTree:
     """A look at a module's parts, flags and plain attributes at one moment.
 
-    Exported graphs hold the values that numbers, strings, flags, functions and unregistered tensors had, on the module,
-    its parts and their ``config`` objects. `unchanged` sees when one of them differs: cheap enough for every call.
+    Exported graphs hold the values that numbers, strings, flags, functions, unregistered tensors and containers of them
+    had, on the module, its parts and their ``config`` objects, and what hooks did. `unchanged` sees when one of these
+    differs: cheap enough for every call. Containers of more than 256 entries are told apart by identity and size.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self.slots: dict[str, Slot] = {}  # of parameters and buffers, by name; tied ones by each of their names
         self.parameters: list[str] = []
         self.modules: list[nn.Module] = []
-        self._members: list[tuple[dict[str, Any], int]] = []
+        self._tables: list[dict[str, Any]] = []  # of members, attributes
+        self._hooks: list[tuple[dict[int, Any], tuple[int, ...]]] = []
+        self._without_hooks: list[dict[int, Any]] = []
         self._children: list[tuple[dict[str, Any], str, Any]] = []
         self._absent: list[Slot] = []
         self._plain: list[tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Any]] = []
         self._constants: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._containers: list[tuple[dict[str, Any], str, Any]] = []
+        self._objects: list[tuple[dict[str, Any], str, Any]] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._described: list[Any] = []
         self._seen: set[int] = set()
         self._add(root, "")
+        self._described.append(tuple(self._shapes.items()))
+        self._sizes = list(map(len, self._tables))
         self.ties = self._find_ties()
         self.key = tuple(self._described)
 
@@ -53,12 +66,18 @@ class ModuleTree:
                     self._absent.append((members, name))
                     continue
                 self.slots[prefix + name] = (members, name)
+                if not nn.parameter.is_lazy(tensor):
+                    self._shapes[prefix + name] = tuple(tensor.shape)
                 if members is module._parameters:
                     self.parameters.append(prefix + name)
         if first:
             self.modules.append(module)
-            self._members += [(d, len(d)) for d in (module._parameters, module._buffers, module._modules)]
-            self._described.append((prefix, type(module)))
+            own = vars(module)
+            self._tables += [module._parameters, module._buffers, module._modules, own]
+            hooks = [own[table] for table in _HOOKS]
+            self._hooks += [(table, tuple(table)) for table in hooks if table]
+            self._without_hooks += [table for table in hooks if not table]
+            self._described.append((prefix, type(module), *map(tuple, hooks)))
             self._note(vars(module), _OWN)
 
     def _note(self, attributes: dict[str, Any], without: set[str]) -> None:
@@ -71,9 +90,15 @@ class ModuleTree:
             elif isinstance(value, torch.Tensor):
                 self._constants.append((attributes, name, value, value._version))
                 self._described.append((name, id(value), value._version))
-            elif hasattr(value, "to_dict") and hasattr(value, "__dict__") and id(value) not in self._seen:
-                self._seen.add(id(value))
-                self._note(vars(value), set())
+            elif isinstance(value, _CONTAINERS):
+                held = _contents(value)
+                self._containers.append((attributes, name, held))
+                self._described.append((name, held))
+            elif _is_record(value):
+                self._objects.append((attributes, name, value))
+                if id(value) not in self._seen:
+                    self._seen.add(id(value))
+                    self._note(vars(value), set())
         if names:
             read = itemgetter(*names)
             self._plain.append((attributes, read, read(attributes)))
@@ -96,10 +121,15 @@ class ModuleTree:
         """Whether a graph exported when this look was taken still says what the module computes."""
         return (
             all(members.get(name) is child for members, name, child in self._children)
-            and all(len(members) == size for members, size in self._members)
-            and all(members[name] is None for members, name in self._absent)
+            and list(map(len, self._tables)) == self._sizes
+            and all(members.get(name, self) is None for members, name in self._absent)
+            and all(members.get(name) is not None for members, name in self.slots.values())
             and all(a[0][a[1]] is b[0][b[1]] for a, b in self.ties)
             and all(a.get(n) is t and t._version == version for a, n, t, version in self._constants)
+            and all(a.get(n) is value for a, n, value in self._objects)
+            and not any(self._without_hooks)
+            and all(tuple(table) == keys for table, keys in self._hooks)
+            and all(_contents(a.get(n)) == held for a, n, held in self._containers)
             and self._plain_unchanged()
         )
 
@@ -109,10 +139,44 @@ class ModuleTree:
         except KeyError:
             return False
 
+    def reshaped(self) -> bool:
+        """Whether a parameter or buffer has another shape than when this look was taken."""
+        return any(tuple(self.tensor(name).shape) != shape for name, shape in self._shapes.items())
+
     def tensor(self, name: str) -> torch.Tensor:
         members, key = self.slots[name]
         tensor: torch.Tensor = members[key]
         return tensor
+
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, functools.partial)
+
+
+def _contents(value: Any, depth: int = 0) -> Any:
+    """What a container holds, to be compared and hashed; objects and what is large or nested deep by identity."""
+    if is_plain(value):
+        return value
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, functools.partial):
+        return _contents(value.func), _contents(value.args, depth + 1), _contents(value.keywords, depth + 1)
+    if not isinstance(value, list | tuple | dict | set | frozenset) or depth > 4:
+        return id(value)
+    if len(value) > _LARGE:
+        return id(value), len(value)
+    members = value.values() if isinstance(value, dict) else value
+    return (
+        type(value),
+        tuple(value) if isinstance(value, dict) else (),
+        tuple([_contents(m, depth + 1) for m in members]),
+    )
+
+
+def _is_record(value: Any) -> bool:
+    """Objects that hold settings."""
+    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+        return True
+    return (hasattr(value, "to_dict") or dataclasses.is_dataclass(value)) and hasattr(value, "__dict__")
 
 
 def is_plain(value: Any) -> bool:

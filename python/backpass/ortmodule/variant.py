@@ -12,7 +12,7 @@ import torch
 
 from backpass import _core
 from backpass.ortmodule import io
-from backpass.ortmodule.fallback import ORTModuleONNXModelException, wrap_exception
+from backpass.ortmodule.fallback import ORTModuleIOError, ORTModuleONNXModelException, wrap_exception
 from backpass.ortmodule.guards import Guards
 from backpass.ortmodule.tree import ModuleTree, Slot
 from backpass.torch.model import ExportedModel
@@ -101,6 +101,7 @@ class Variant:
         return found
 
     def _built(self, names: list[str]) -> EngineGraph:
+        _refuse_gradients_of_changed_inputs(self.exported, names)
         begin = time.perf_counter()
         try:
             graph = self.build(self, names)
@@ -125,6 +126,30 @@ class Variant:
         if slot.source == "output":
             return outputs[slot.index]
         return feeds[slot.index] if slot.source == "input" else slot.value
+
+
+def _refuse_gradients_of_changed_inputs(exported: ExportedModel, wanted: Sequence[str]) -> None:
+    """An argument that forward changes gets its new value, but no part in autograd's graph: gradients would be lost."""
+    changed = [s for s in exported.outputs if s.kind == "input_mutation" and s.dtype and s.dtype.is_floating_point]
+    if not changed:
+        return
+    reached = set(wanted)
+    for node in exported.proto.graph.node:
+        if node.op_type != "StopGradient" and not reached.isdisjoint(_names_read(node)):
+            reached.update(node.output)
+    for spec in changed:
+        if spec.name in reached:
+            text = (
+                f"argument {spec.target}: forward changes it in place, to a value that has gradients; return the new "
+                "value instead, or detach() it"
+            )
+            raise wrap_exception(ORTModuleIOError, NotImplementedError(text))
+
+
+def _names_read(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, its subgraphs included."""
+    inner = [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
+    return [*node.input, *(name for graph in inner for n in graph.node for name in _names_read(n))]
 
 
 def without_gradients_of_buffers(exported: ExportedModel) -> onnx.ModelProto:

@@ -20,6 +20,13 @@ from backpass.ortmodule.manager import Manager
 from backpass.ortmodule.options import RuntimeOptions
 from backpass.ortmodule.tree import is_seen
 
+# Hooks around state_dict and load_state_dict: one list for both, wherever they are registered and whoever calls them.
+_STATE_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 # Kept by the wrapper itself; every other attribute is the module's.
 _OWN = {"_original", "_manager", "_debug_options", "_given_options", *vars(nn.Module())}
 
@@ -59,6 +66,7 @@ class ORTModule(nn.Module):
     def _start(self) -> None:
         """Takes the original's tables for its own and begins without exports."""
         share_members(self, self._original)
+        vars(self).update({table: vars(self._original)[table] for table in _STATE_HOOKS})
         vars(self)["training"] = self._original.training
         vars(self)["_manager"] = Manager(self._original, self._debug_options, self._given_options)
         for name in _collisions(type(self._original)):
@@ -94,7 +102,8 @@ class ORTModule(nn.Module):
 
     def _bound(self, method: types.MethodType) -> Callable[..., Any]:
         """A method of the module's that reaches the accelerated forward when it calls ``self``."""
-        if "__class__" not in method.__func__.__code__.co_freevars:
+        code = getattr(inspect.unwrap(method.__func__), "__code__", None)  # decorators hide what is inside of them
+        if code is not None and "__class__" not in code.co_freevars:
             return types.MethodType(method.__func__, self)
 
         @functools.wraps(method)  # it uses super(), which only works on the original
@@ -118,6 +127,8 @@ class ORTModule(nn.Module):
                 attributes["forward"] = before
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "training" and "_original" in vars(self):
+            self._original.training = value
         if name in _OWN or "_original" not in vars(self):
             super().__setattr__(name, value)
             return
@@ -158,6 +169,12 @@ class ORTModule(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return self._original.load_state_dict(state_dict, *args, **kwargs)
 
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:  # a module around calls these two
+        self._original._save_to_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._original._load_from_state_dict(*args, **kwargs)
+
     def get_submodule(self, target: str) -> nn.Module:
         return self._original.get_submodule(target)
 
@@ -181,7 +198,7 @@ class ORTModule(nn.Module):
 
     # ---- copies know the module and the options; they export for themselves
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("_manager", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        shared = ("_manager", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", *_STATE_HOOKS)
         return {name: value for name, value in vars(self).items() if name not in shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

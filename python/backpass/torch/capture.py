@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
 from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
 from backpass.torch.table import training_table
+
+# torch's tracing modes, flags and warnings, and the streams that are silenced meanwhile, belong to the whole process
+_one_at_a_time = threading.RLock()
 
 
 @dataclass
@@ -59,7 +63,7 @@ def capture(
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
     started = time.perf_counter()
-    with _untouched(module), _quiet(), opaque_autograd_functions():
+    with _one_at_a_time, _untouched(module), _quiet(), opaque_autograd_functions():
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
         marks.mark_stop_gradient(program.graph_module)

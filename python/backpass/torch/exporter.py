@@ -154,7 +154,7 @@ def export_graph(
     results = list(results) if isinstance(results, tuple | list) else [results]
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
     passed = _passed_through(module.graph, [s.name for s in used], env)
-    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed)
+    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
     exported = ExportedModel(
         proto=builder.model(infos, output_infos, name),
         inputs=used,
@@ -240,6 +240,7 @@ def _declare_outputs(
     results: Sequence[Any],
     kinds: Sequence[tuple[str, Any]],
     passed: Sequence[int | None],
+    same_as: Sequence[int],
 ) -> tuple[list[OutputSpec], list[Slot], list[Any]]:
     specs: list[OutputSpec] = []
     template: list[Slot] = []
@@ -259,7 +260,8 @@ def _declare_outputs(
         infos.append(builder.value_info(value, value.dtype, value.shape))
         return places[value]
 
-    for result, (kind, target), source in zip(results, kinds, passed, strict=True):
+    slots: dict[int, Slot] = {}
+    for i, (result, (kind, target), source) in enumerate(zip(results, kinds, passed, strict=True)):
         if kind != "user":
             add(result, kind, target)
         elif isinstance(result, Symbolic) and not _is_number(result):
@@ -269,10 +271,10 @@ def _declare_outputs(
             template.append(Slot("constant", value=_number(result)))
         elif source is not None:
             template.append(Slot("input", source))
-        elif result in places and specs[places[result]].kind == "user":
-            template.append(Slot("output", places[result]))
         else:
-            template.append(Slot("output", add(result, kind, target)))
+            if same_as[i] not in slots:
+                slots[same_as[i]] = Slot("output", add(result, kind, target))
+            template.append(slots[same_as[i]])
     return specs, template, infos
 
 
@@ -282,6 +284,13 @@ def _passed_through(graph: fx.Graph, inputs: Sequence[str], env: Mapping[fx.Node
     places = {name: i for i, name in enumerate(inputs)}
     listed = results if isinstance(results, tuple | list) else [results]
     return [places.get(str(env[r])) if isinstance(r, fx.Node) and r.op == "placeholder" else None for r in listed]
+
+
+def _same_as(graph: fx.Graph) -> list[int]:
+    """For each result, the first that is the same tensor. A copy is not, though it has the same name here."""
+    (results,) = graph.output_node().args
+    listed = list(results) if isinstance(results, tuple | list) else [results]
+    return [next(k for k, other in enumerate(listed) if other is r) for r in listed]
 
 
 def _is_number(value: Any) -> bool:
@@ -324,6 +333,8 @@ def export_module(
         name=type(module).__name__,
     )
     exported.in_spec, exported.out_spec = captured.in_spec, captured.out_spec
+    constants = [spec for spec in captured.inputs if spec.kind == "constant"]
+    exported.without_gradients = [str(s.target) for s in constants if getattr(s.value, "requires_grad", False)]
     exported.guards, exported.draft = list(captured.program._guards_code), captured.draft
     exported.seconds |= captured.seconds
     return exported

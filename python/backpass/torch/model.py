@@ -82,6 +82,8 @@ class ExportedModel:
     builder: GraphBuilder | None = None
     guards: list[str] = field(default_factory=list)
     """Conditions on the shapes of user inputs, in Python, under which the graph is what the module computes."""
+    without_gradients: list[str] = field(default_factory=list)
+    """Constants of the graph that are tensors which require gradients: the module uses, but does not register them."""
     draft: bool = False
     """Branches that depend on data were taken as the example takes them."""
     seconds: dict[str, float] = field(default_factory=dict)

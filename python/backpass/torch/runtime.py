@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from backpass import _core
 
@@ -57,6 +58,11 @@ class EngineGraph:
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
+        if forward_ad._current_level >= 0 and any(map(_is_dual, inputs)):
+            raise NotImplementedError(
+                "forward-mode derivatives through Backpass are not available: run the module by itself where you need "
+                "them, or use a backward pass"
+            )
         if self._wanted and torch.is_grad_enabled():
             transformed = torch._C._are_functorch_transforms_active()  # refused there, with the reason
             apply: Any = _Run.apply if transformed else _apply
@@ -75,14 +81,14 @@ class EngineGraph:
         begin = time.perf_counter()
         seed = _draw_seed() if self._is_random else None
         numbers = torch.get_rng_state() if keep and self._calls_torch else None
-        outputs, pending = self.session.forward(_contiguous(inputs), keep, seed)
+        outputs, pending = self.session.forward([_dense(t) for t in inputs], keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
         return outputs, pending, numbers
 
     def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         begin = time.perf_counter()
-        given = [None if seed is None else seed.contiguous() for seed in seeds]
+        given = [None if seed is None else _dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
         if repeats:
             _check_unchanged(run)
@@ -103,6 +109,11 @@ def _refusing(gradient: torch.Tensor) -> torch.Tensor:
     text = "second derivatives through Backpass are not available: run the module by itself where you need them"
     refused: torch.Tensor = torch._C._functions.DelayedError(text, 1)(gradient.requires_grad_())
     return refused
+
+
+def _is_dual(tensor: torch.Tensor) -> bool:
+    """Whether a tangent of forward-mode differentiation goes with a tensor."""
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def _draw_seed() -> int:
@@ -132,8 +143,11 @@ def _check_unchanged(run: Any) -> None:
             )
 
 
-def _contiguous(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [t if t.is_contiguous() else t.contiguous() for t in tensors]
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as its memory says, without strides, signs and conjugations that torch applies when it reads."""
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        return tensor
+    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 class _Run(torch.autograd.Function):

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +185,12 @@ def test_attributes_in_the_key() -> None:
         torch.nn.functional.gelu,
         lambda x: x + 1,
         lambda x: x + 2,
+        lambda x, y=1: x + y,
+        lambda x, y=2: x + y,
+        lambda x: [x + 1 for _ in x],
+        lambda x: [x + 2 for _ in x],
+        partial(torch.nn.functional.leaky_relu, negative_slope=0.1),
+        partial(torch.nn.functional.leaky_relu, negative_slope=0.2),
         slice(1, 2),
         SimpleNamespace(a=1),
         SimpleNamespace(a=2),
@@ -191,6 +198,47 @@ def test_attributes_in_the_key() -> None:
     keys = [key(with_attribute(value)) for value in values]
     assert len(set(keys)) == len(values)
     assert keys == [key(with_attribute(value)) for value in values]
+
+
+FACTORS = {"second": 2.0}
+
+
+def second(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTORS["second"]
+
+
+class Scaled(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return second(super().forward(input))
+
+
+def test_globals_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key(Scaled(2, 2))
+    monkeypatch.setitem(FACTORS, "second", 3.0)
+    assert key(Scaled(2, 2)) != before
+    monkeypatch.setitem(FACTORS, "second", 2.0)
+    assert key(Scaled(2, 2)) == before
+
+
+def test_hooks_have_no_key() -> None:
+    module = Small()
+    next(module.children()).register_forward_hook(lambda module, args, result: result * 2)
+    with pytest.raises(NoKeyError, match="has hooks"):
+        key(module)
+
+
+def test_the_default_type_decides() -> None:
+    class Ones(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.ones(3)
+
+    ours = wrap(Ones())
+    assert ours(torch.arange(3)).dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert ours(torch.arange(3)).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_ties_are_in_the_key() -> None:

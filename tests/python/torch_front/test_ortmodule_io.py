@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from backpass.ortmodule import io
-from backpass.ortmodule.fallback import ORTModuleIOError
+from backpass.ortmodule.fallback import ORTModuleIOError, ORTModuleTorchModelException
 from backpass.ortmodule.guards import Guards
 from ortmodule_check import Pair, wrap
 from torch import nn
@@ -190,6 +190,26 @@ def test_model_output_of_transformers() -> None:
     assert result[0] is result.loss is result["loss"]
 
 
+def test_copies_in_results_are_copies() -> None:
+    class Copies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.linear(x)
+            return y, y.clone(), y, x.clone()
+
+    ours, x = wrap(Copies()), torch.randn(2, 4)
+    with torch.no_grad():
+        y, copied, again, given = ours(x)
+        assert y is again
+        kept = [copied.clone(), x.clone()]
+        y.zero_()
+        given.zero_()
+    torch.testing.assert_close([copied, x], kept)
+
+
 def test_module_without_tensors_in_its_result() -> None:
     class Nothing(nn.Module):
         def forward(self, x: torch.Tensor) -> None:
@@ -241,6 +261,20 @@ def test_the_same_call_written_differently() -> None:
         pair.ours(a)
 
 
+def test_keywords_without_a_name_keep_their_order() -> None:
+    class Ordered(nn.Module):
+        def forward(self, x: torch.Tensor, *, scale: float = 1.0, **more: torch.Tensor) -> torch.Tensor:
+            return x * scale + sum(value * (i + 1) for i, value in enumerate(more.values()))
+
+    pair = Pair(Ordered())
+    a, b = torch.ones(3), torch.full((3,), 10.0)
+    pair.step(t(2, 3), zebra=a, ant=b, scale=2.0)
+    pair.step(t(2, 3), scale=2.0, zebra=a, ant=b)
+    assert pair.exports == 1
+    pair.step(t(2, 3), scale=2.0, ant=b, zebra=a)
+    assert pair.exports == 2
+
+
 def test_new_shapes_need_one_more_export() -> None:
     pair = Pair(Nested())
     for n, exports in ((3, 1), (3, 1), (5, 2), (3, 2), (1, 2), (17, 2), (64, 2)):
@@ -257,6 +291,16 @@ def test_shapes_as_asked_for(option: str, exports: int) -> None:
     for n in (3, 5, 7, 3):
         pair.step(t(n, 4))
     assert pair.exports == exports
+
+
+def test_a_wrong_call_does_not_fix_dimensions() -> None:
+    ours = wrap(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    ours(t(5, 4))
+    with pytest.raises(ORTModuleTorchModelException, match="more than 1 value per channel"):
+        ours(t(1, 4))
+    for count in (6, 7, 8):
+        ours(t(count, 4))
+    assert len(ours._manager.variants) == 2
 
 
 @pytest.mark.slow
@@ -391,6 +435,14 @@ def test_structures_survive_json() -> None:
 def test_structures_tell_types_apart() -> None:
     keys = {io.flatten(v, []) for v in (1, 1.0, True, "1", None, [1], (1,), {"a": 1}, 0.0, -0.0)}
     assert len(keys) == 10
+
+
+@pytest.mark.parametrize("kind", ["namedtuple", "sequence", "mapping", "dataclass", "enum", "pytree", "defaultdict"])
+def test_files_do_not_say_what_is_called(kind: str) -> None:
+    argument = {"t": [{"t": ["constant", "str", "echo"]}]}
+    for name in (["os", "system"], ["subprocess", "Popen"]):
+        with pytest.raises(ValueError, match=f"a {kind} of"):
+            io.load(["tuple", {"t": [{"t": [kind, {"class": name}, argument, argument]}]}])
 
 
 def test_local_classes_are_not_written_down() -> None:

@@ -313,6 +313,16 @@ def test_exceptions_of_the_module_are_its_own() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_a_wrong_call_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    ours = ORTModule(nn.Linear(4, 3))
+    with caplog.at_level(logging.WARNING, "backpass.ortmodule"), pytest.raises(RuntimeError, match="shapes"):
+        ours(torch.ones(2, 5))
+    assert "PyTorch runs the module" not in caplog.text
+    ours(torch.ones(2, 4))
+    assert len(ours._manager.variants) == 1
+    assert ours._manager.fallback.reason is None
+
+
 def test_policies() -> None:
     assert int(DEFAULT_POLICY) == 8 | 16 | 32 | 64
     assert DEFAULT_POLICY.is_set(FallbackPolicy.FALLBACK_UNSUPPORTED_DATA)

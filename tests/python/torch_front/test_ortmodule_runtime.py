@@ -12,6 +12,7 @@ import torch
 from backpass.torch.runtime import EngineGraph
 from onnx import TensorProto, helper
 from torch import nn
+from torch.autograd import forward_ad
 
 
 def model(ratio: float = 0.0) -> bytes:
@@ -87,6 +88,19 @@ def test_inputs_that_are_not_contiguous() -> None:
     loss, _, _ = graph()([x, w, b])
     torch.testing.assert_close(loss, eager(x, w, b)[0])
     torch.testing.assert_close(torch.autograd.grad(loss, w), torch.autograd.grad(eager(x, w, b)[0], w))
+
+
+def test_signs_that_torch_keeps_beside_the_memory() -> None:
+    x, w, b = tensors()
+    given = [torch._neg_view(-x.detach()), w, b]
+    loss, result, _ = graph()(given)
+    torch.testing.assert_close(result, eager(x, w, b)[1])
+    # the imaginary part of a conjugate: a gradient that torch has not negated yet
+    gradients = [
+        torch.autograd.grad((torch.complex(torch.zeros_like(y), y).conj() * 1j).real, w)[0]
+        for y in (loss, eager(x, w, b)[0])
+    ]
+    torch.testing.assert_close(*gradients)
 
 
 def test_no_grad_keeps_nothing() -> None:
@@ -191,6 +205,15 @@ def test_second_derivatives_are_refused() -> None:
     penalty = eager(*given)[0] + gradient.norm()
     with pytest.raises(RuntimeError, match="second derivatives through Backpass are not available"):
         penalty.backward()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_forward_mode_is_refused(wanted: bool) -> None:
+    x, w, b = tensors()
+    with torch.set_grad_enabled(wanted), forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives through Backpass"):
+            graph()([forward_ad.make_dual(x, torch.ones_like(x)), w, b])
+        graph()([x, w, b])
 
 
 def test_inputs_are_let_go_after_backward() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from backpass.ortmodule import ORTModule
 from backpass.ortmodule.fallback import ORTModuleFallbackException
 from ortmodule_check import Pair, same, total, wrap
 from torch import nn
@@ -66,6 +69,19 @@ def test_outputs_used_change_from_step_to_step() -> None:
     pair = Pair(Net())
     for which in ((0,), (1,), (0, 2), (0,), (1,)):
         pair.step(*batch(), loss=lambda r, which=which: total([r[i] for i in which]))
+
+
+def test_first_calls_from_several_threads() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    ours, out = wrap(net), sys.stdout
+    inputs = [torch.randn(2 + i % 3, 4) for i in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(ours, inputs))
+    for x, result in zip(inputs, results, strict=True):
+        torch.testing.assert_close(result, net(x))
+    assert sys.stdout is out
+    assert not torch.compiler.is_compiling()
+    assert len(ours._manager.variants) == 2
 
 
 def test_several_forwards_before_backward() -> None:
@@ -261,6 +277,25 @@ def test_tied_parameters() -> None:
     pair.step(torch.randint(0, 11, (5, 4)))
 
 
+@pytest.mark.parametrize("where", ["attribute", "list", "closure"])
+def test_weights_that_are_not_registered_are_refused(where: str) -> None:
+    free = torch.ones(3, requires_grad=True)
+
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            self.own = free if where == "attribute" else None
+            self.parts = [nn.Linear(3, 3)] if where == "list" else [self.linear]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) * (1 if self.own is None else self.own)
+            return self.parts[0](y) if where == "list" else y * free if where == "closure" else y
+
+    with pytest.raises(ORTModuleFallbackException, match=r"not registered|no parameters"):
+        wrap(Hidden())(torch.ones(2, 4))
+
+
 @pytest.mark.slow
 def test_a_module_used_twice() -> None:
     class Twice(nn.Module):
@@ -358,6 +393,32 @@ def test_arguments_that_forward_changes() -> None:
     x, out = torch.randn(3, 4), torch.zeros(3, 4)
     y = ours(x, out)
     assert torch.equal(y.detach(), out)
+
+
+def test_gradients_of_arguments_that_forward_changes() -> None:
+    class Scales(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.full((3,), 3.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(self.factor)
+            return x.sum()
+
+    with pytest.raises(ORTModuleFallbackException, match="argument 0: forward changes it in place"):
+        wrap(Scales())(torch.ones(2, 3))
+    gradients = []
+    for module in (ORTModule(Scales()), Scales()):
+        leaf = torch.ones(2, 3, requires_grad=True)
+        x = leaf * 1
+        module(x)
+        x.sum().backward()
+        gradients.append([leaf.grad, module.factor.grad])
+    torch.testing.assert_close(*gradients)
+    with torch.no_grad():
+        x = torch.ones(2, 3)
+        wrap(Scales())(x)
+        torch.testing.assert_close(x, torch.full((2, 3), 3.0))
 
 
 # ---- what captures lose when one does not look
@@ -588,6 +649,21 @@ def test_activation_checkpointing() -> None:
             return F.cross_entropy(self.head(hidden), labels)
 
     Pair(Checkpointed()).step(*batch())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_around(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    ours = wrap(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Dropout(0.5)))
+    gradients = []
+    for call in (lambda x: checkpoint(ours, x, use_reentrant=reentrant), ours):  # the first call exports
+        x = torch.linspace(-1, 1, 20).reshape(4, 5).requires_grad_()
+        ours.zero_grad()
+        torch.manual_seed(0)
+        call(x).square().sum().backward()
+        gradients.append([x.grad, *(p.grad for p in ours.parameters())])
+    torch.testing.assert_close(*gradients)
 
 
 def test_training_tracks_eager() -> None:

@@ -199,6 +199,34 @@ def test_unregistered_tensors_are_seen(x: torch.Tensor) -> None:
     pair.step(x)
 
 
+def test_attributes_that_forward_fills(caplog: pytest.LogCaptureFixture) -> None:
+    class Fills(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+            self.positions: torch.Tensor | None = None
+            self.seen: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.positions is None:
+                self.positions = torch.arange(6.0)
+            self.last = self.linear(x) * self.positions
+            self.seen.append(self.last)
+            return self.last * 2
+
+    pair = Pair(Fills())
+    with caplog.at_level(logging.WARNING, "backpass.ortmodule"):
+        pair.step(torch.randn(2, 6))
+    for name in ("positions", "last", "seen"):
+        assert f"forward of Fills leaves tensors in its attribute {name}" in caplog.text
+    net = pair.ours.module
+    assert net.positions is None
+    assert net.seen == []
+    assert not hasattr(net, "last")
+    pair.step(torch.randn(3, 6))  # exported again, for variable shapes
+    torch.testing.assert_close(net(torch.ones(2, 6)), pair.eager(torch.ones(2, 6)))
+
+
 def test_methods_reach_the_accelerated_forward(x: torch.Tensor) -> None:
     net = Net().eval()
     ours = wrap(net)
@@ -208,6 +236,60 @@ def test_methods_reach_the_accelerated_forward(x: torch.Tensor) -> None:
     assert ours.describe() == "Net of 2"  # it uses super()
     assert len(ours._manager.variants) == 2
     assert "forward" not in vars(net)
+
+
+def test_decorated_methods_may_use_super(x: torch.Tensor) -> None:
+    class Decorated(Net):
+        @torch.no_grad()
+        def predict(self, x: torch.Tensor) -> torch.Tensor:
+            return super().predict(x) + 1
+
+    net = Decorated().eval()
+    ours = wrap(net)
+    assert torch.equal(ours.predict(x), net.predict(x))
+    assert len(ours._manager.variants) == 1
+
+
+def test_training_as_an_attribute() -> None:
+    ours = wrap(Net())
+    ours.training = False
+    assert not ours.training
+    assert not ours.module.training
+    assert ours.first.training
+
+
+def test_hooks_around_state() -> None:
+    ours = wrap(Net())
+    seen: list[str] = []
+    ours.register_state_dict_pre_hook(lambda *_: seen.append("before saving"))
+    ours.register_state_dict_post_hook(lambda *_: seen.append("after saving"))
+    ours.register_load_state_dict_pre_hook(lambda *_: seen.append("before loading"))
+    ours.register_load_state_dict_post_hook(lambda *_: seen.append("after loading"))
+    ours.load_state_dict(ours.state_dict())
+    expected = ["before saving", "after saving", "before loading", "after loading"]
+    assert seen == expected
+    around = nn.Sequential(ours)
+    around.load_state_dict(around.state_dict())
+    assert seen == expected * 2
+
+
+def test_extra_state_within_another_module() -> None:
+    class Counted(Net):
+        count = 0
+
+        def get_extra_state(self) -> Any:
+            return {"count": self.count}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.count = state["count"]
+
+    net = Counted()
+    around = nn.Sequential(wrap(net))
+    net.count = 3
+    state = around.state_dict()
+    net.count = 0
+    around.load_state_dict(state)
+    assert net.count == 3
 
 
 def test_names_that_are_hidden_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -271,6 +353,14 @@ def test_hooks_inside(x: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None
     ours.first.register_full_backward_hook(lambda *_: None)
     with pytest.raises(ORTModuleTorchModelException, match="backward hooks of Linear"):
         ours(x)
+
+
+def test_sparse_gradients_are_dense_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    ours = wrap(nn.Embedding(5, 3, sparse=True))
+    with caplog.at_level(logging.WARNING, "backpass.ortmodule"):
+        ours(torch.tensor([1, 2, 1])).sum().backward()
+    assert "Embedding(sparse=True): its gradient is dense here" in caplog.text
+    assert ours.weight.grad.sum().item() == 9
 
 
 @pytest.mark.parametrize("wrong", [3, Net, lambda x: x, nn.DataParallel(nn.Linear(1, 1))])

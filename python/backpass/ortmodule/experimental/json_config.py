@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = {
     "UseExternalGPUAllocator": "Backpass runs on CPUs",
     "EnableGradAccOptimization": "torch adds gradients to those it was handed",
     "RunSymbolicShapeInference": "shapes are always inferred",
-    "SkipCheck": "a changed module or input is always noticed",
+    "SkipCheck": "each call looks whether module or inputs changed",
     "UseMemoryEfficientGradient": "gradients are handed to torch without a copy",
 }
 

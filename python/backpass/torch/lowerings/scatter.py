@@ -10,7 +10,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import axis_of, meta
+from backpass.torch.lowerings.common import axis_of
 from backpass.torch.lowerings.index import Places, refuse_mixed
 from backpass.torch.lowerings.shape import END, sliced
 
