@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
+from backpass import Unsupported
 from backpass.torch import direct, marks
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
@@ -66,7 +67,8 @@ def capture(
     with _one_at_a_time, _untouched(module), _quiet(), opaque_autograd_functions():
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
-        marks.mark_stop_gradient(program.graph_module)
+        signature = program.graph_signature
+        marks.mark_stop_gradient(program.graph_module, _buffers(signature), _wanted(signature, module, (args, kwargs)))
         marks.write_instance_statistics(program.graph_module)
         casting = torch.is_autocast_enabled("cpu")  # torch writes the casts down when it traces a second time
         mutations = None if draft or casting else _simplified(program)
@@ -90,9 +92,7 @@ def capture(
 
 def _simplified(program: torch.export.ExportedProgram) -> list[tuple[str, str | int | None]] | None:
     """Makes the graph functional in place, its changed buffers the first results; None where only torch can."""
-    named = {
-        spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.kind == InputKind.BUFFER
-    }
+    named = _buffers(program.graph_signature)
     final = direct.functional(program.graph_module, set(named))
     if final is None:
         return None
@@ -100,6 +100,19 @@ def _simplified(program: torch.export.ExportedProgram) -> list[tuple[str, str | 
     (results,) = graph.output_node().args
     graph.output_node().args = ((*final.values(), *results),)
     return [("buffer_mutation", named[str(placeholder.target)]) for placeholder in final]
+
+
+def _buffers(signature: ExportGraphSignature) -> dict[str, str | None]:
+    """Placeholders of buffers, and their names in torch."""
+    return {spec.arg.name: spec.target for spec in signature.input_specs if spec.kind == InputKind.BUFFER}
+
+
+def _wanted(signature: ExportGraphSignature, module: torch.nn.Module, arguments: Any) -> set[str]:
+    """Placeholders of what requires a gradient."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    leaves = zip(signature.user_inputs, pytree.tree_leaves(arguments), strict=False)
+    named = [(spec.arg.name, parameters.get(str(spec.target))) for spec in signature.input_specs]
+    return {str(name) for name, v in (*named, *leaves) if isinstance(v, torch.Tensor) and v.requires_grad}
 
 
 def _distinct(
@@ -222,6 +235,10 @@ def _outputs(signature: ExportGraphSignature) -> list[tuple[str, str | int | Non
             outputs.append(("buffer_mutation", spec.target))
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             outputs.append(("input_mutation", users.index(spec.target)))
+        elif spec.kind == OutputKind.PARAMETER_MUTATION:
+            raise Unsupported(
+                f"parameter '{spec.target}': got a module that changes it in place, expected one that does not"
+            )
         else:
             outputs.append(("user", count))
             count += 1

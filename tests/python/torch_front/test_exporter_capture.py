@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import backpass
 import pytest
 import torch
-from backpass.torch import capture
+from backpass.torch import capture, export_module
 from exporter_check import Function, check, check_values, ops_of, run
 from torch import nn
 
@@ -194,3 +195,62 @@ def test_what_has_no_lowering_is_run_by_torch() -> None:
     assert [f.op for f in exported.fallbacks] == ["aten.linalg_matrix_exp.default"]
     assert "no lowering" in exported.fallbacks[0].reason
     assert ops_of(exported)["ATen"] == 1
+
+
+class DetachedWrite(torch.nn.Module):
+    """Changes something through what detach() returned."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.weight = torch.nn.Parameter(torch.ones(4))
+        self.count = torch.nn.Buffer(torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight
+        {"weight": self.weight, "count": self.count, "result": y}[self.what].detach().add_(1.0)
+        return y + self.weight + self.count
+
+
+def test_writing_through_detach() -> None:
+    check(DetachedWrite("count"), (torch.randn(3, 4),))
+    check(lambda a: a.detach().unsqueeze_(0) + torch.tensor([1.0, 2.0]), (x(3, 2),))  # nothing is written
+    for what in ("weight", "result"):
+        with pytest.raises(backpass.Unsupported, match="changed in place"):
+            export_module(DetachedWrite(what), (torch.randn(3, 4),))
+    with pytest.raises(backpass.Unsupported, match="changed in place"):
+        export_module(torch.nn.Embedding(5, 4, max_norm=0.5), (torch.tensor([0, 1]),))
+
+
+class ShrinkingWeight(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return super().forward(x)
+
+
+def test_changing_a_parameter_is_refused() -> None:
+    with pytest.raises(backpass.Unsupported, match="parameter 'weight'"):
+        export_module(ShrinkingWeight(4, 4), (torch.randn(3, 4),))
+
+
+class QuietWrite(torch.nn.Linear):
+    """Changes its result in place under no_grad."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        z = x * 2
+        with torch.no_grad():
+            z.mul_(3)
+            if self.training:
+                y.mul_(2)
+        return y * y + z
+
+
+def test_writing_under_no_grad() -> None:
+    module = QuietWrite(4, 4)
+    check_values(module.eval(), (torch.randn(3, 4),))
+    with pytest.raises(backpass.Unsupported, match="under no_grad"):
+        export_module(module.train(), (torch.randn(3, 4),))
+    with pytest.raises(backpass.Unsupported, match="under no_grad"):
+        export_module(module.eval(), (torch.randn(3, 4, requires_grad=True),))
