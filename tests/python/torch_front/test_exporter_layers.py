@@ -174,6 +174,12 @@ def test_losses() -> None:
     assert ops["SoftmaxCrossEntropyLoss"] == 18
 
 
+def test_binary_cross_entropy_of_saturated_probabilities() -> None:
+    logits, labels = torch.tensor([50.0, -200.0, 50.0, 0.5]), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    check(lambda a: F.binary_cross_entropy(a.sigmoid(), labels), (logits,))
+    check(lambda a: F.binary_cross_entropy(a, labels), (torch.tensor([0.0, 0.0, 1.0, 1.0]),))
+
+
 def test_losses_of_any_batch() -> None:
     def function(a: torch.Tensor, t: torch.Tensor) -> Any:
         flat = F.cross_entropy(a.view(-1, a.shape[-1]), t.view(-1), label_smoothing=0.1)

@@ -80,12 +80,15 @@ def weighted(b: GraphBuilder, loss: Value, weight: Value | None) -> Value:
 def binary_cross_entropy(
     b: GraphBuilder, node: fx.Node, x: Value, y: Value, weight: Value | None = None, reduction: int = 1
 ) -> Value:
-    """Logarithms are cut off at -100, as torch's are."""
+    """Logarithms are cut off at -100, as torch's are, and so is the slope: finite where a probability is 0 or 1."""
     x, y = pair(b, node, x, y)
-    one, floor = b.constant(1, x.dtype), b.constant(-100, x.dtype)
-    right = b.op("Mul", y, b.op("Max", b.op("Log", x), floor))
-    wrong = b.op("Mul", b.op("Sub", one, y), b.op("Max", b.op("Log", b.op("Sub", one, x)), floor))
-    loss = b.like(b.op("Neg", b.op("Add", right, wrong)), x)
+    one, floor, held = b.constant(1, x.dtype), b.constant(-100, x.dtype), b.stop_gradient(x)
+    right = b.op("Mul", y, b.op("Max", b.op("Log", held), floor))
+    wrong = b.op("Mul", b.op("Sub", one, y), b.op("Max", b.op("Log", b.op("Sub", one, held)), floor))
+    spread = b.op("Max", b.op("Mul", b.op("Sub", one, held), held), b.constant(1e-12, x.dtype))
+    slope = b.op("Div", b.op("Sub", held, b.stop_gradient(y)), spread)
+    through = b.op("Mul", slope, b.op("Sub", x, held))  # 0, with this slope
+    loss = b.like(b.op("Sub", through, b.op("Add", right, wrong)), x)
     return finished(b, weighted(b, loss, weight), reduction)
 
 
