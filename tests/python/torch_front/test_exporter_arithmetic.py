@@ -120,6 +120,28 @@ ROWS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "type_as": (lambda a, b: a.type_as(b), (x(5), x(5, dtype=torch.float64))),
 }
 
+NAN, INF = float("nan"), float("inf")
+EVEN = torch.tensor([0.0, 1.0, 2.0, 3.0])
+EDGES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "clamp at its bounds": (lambda a: (a.clamp(1, 2), a.clamp(min=1), a.clamp(max=2), a.clamp_min(3)), (EVEN,)),
+    "clamp at tensors": (lambda a, b: (a.clamp(b), a.clamp(max=b), a.clamp(b - 1, b)), (EVEN, torch.full((4,), 2.0))),
+    "clamp, bounds swapped": (lambda a: a.clamp(3.0, 2.0), (EVEN,)),
+    "fmax and fmin of equals": (lambda a, b: (torch.fmax(a, b), torch.fmin(a, b)), (EVEN, EVEN.clone())),
+    "fmax and fmin of NaN": (
+        lambda a, b: (torch.fmax(a, b), torch.fmin(a, b)),
+        (torch.tensor([NAN, 1, NAN, 2]), torch.tensor([1, NAN, NAN, 3])),
+    ),
+    "fmax of ints": (lambda a, b: (torch.fmax(a, b), torch.fmin(a, b)), (whole(9), whole(9))),
+    "div floor is exact": (
+        lambda a, b: torch.div(a, b, rounding_mode="floor"),
+        (torch.tensor([1, -1, 6, 0.3, INF, -1, 1, 1, 0]), torch.tensor([0.1, 0.1, 0.2, 0.1, 2, INF, INF, 0, 0])),
+    ),
+}
+
+
+def test_edges() -> None:
+    check_table(EDGES)
+
 
 def test_values_and_gradients() -> None:
     check_table(ROWS)

@@ -79,10 +79,27 @@ def floor_divide(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Valu
     dtype = result_type(node)
     above, below = operand(b, x, dtype), operand(b, y, dtype)
     if dtype in FLOATS:
-        return b.op("Floor", b.op("Div", above, below), dtype=dtype)
+        return _floored(b, above, below)
     if dtype.is_signed:
         above = b.op("Sub", above, b.op("Mod", above, below))  # ONNX's Div of integers cuts off towards zero
     return b.op("Div", above, below, dtype=dtype)
+
+
+def _floored(b: GraphBuilder, x: Value, y: Value) -> Value:
+    """From the remainder, as Python and torch do: 1 // 0.1 is 9, as 0.1 is a little more than a tenth."""
+    zero, one = b.constant(0, x.dtype), b.constant(1, x.dtype)
+    rest = b.op("Mod", x, y, fmod=1)
+    quotient = b.op("Div", b.op("Sub", x, rest), y)  # almost an integer
+    moved = b.op("And", b.op("Xor", b.op("Less", rest, zero), b.op("Less", y, zero)), _differ(b, rest, zero))
+    quotient = b.op("Where", moved, b.op("Sub", quotient, one), quotient)
+    floor = b.op("Floor", quotient)
+    far = b.op("Greater", b.op("Sub", quotient, floor), b.constant(0.5, x.dtype))
+    floor = b.op("Where", far, b.op("Add", floor, one), floor)
+    return b.op("Where", b.op("Equal", y, zero), b.op("Floor", b.op("Div", x, y)), floor, dtype=x.dtype)
+
+
+def _differ(b: GraphBuilder, x: Value, y: Value) -> Value:
+    return b.op("Not", b.op("Equal", x, y), dtype=torch.bool)
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
@@ -96,7 +113,7 @@ def remainder(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
     rest = b.op("Mod", x, y, fmod=1)
     zero = b.constant(0, dtype)
     wrong_sign = b.op("Xor", b.op("Less", rest, zero), b.op("Less", y, zero))
-    moved = b.op("And", wrong_sign, b.op("Not", b.op("Equal", rest, zero)))
+    moved = b.op("And", wrong_sign, _differ(b, rest, zero))
     return b.op("Where", moved, b.op("Add", rest, y), rest, dtype=dtype)
 
 
@@ -126,14 +143,31 @@ def power(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
     return b.op("Pow", base, operand(b, y, dtype), dtype=dtype)
 
 
-@lowers(aten.minimum.default, aten.fmin.default)
+@lowers(aten.minimum.default)
 def minimum(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
     return binary(b, node, "And" if result_type(node) == torch.bool else "Min", x, y)
 
 
-@lowers(aten.maximum.default, aten.fmax.default)
+@lowers(aten.maximum.default)
 def maximum(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
     return binary(b, node, "Or" if result_type(node) == torch.bool else "Max", x, y)
+
+
+@lowers(aten.fmin.default)
+def fmin(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    return _number_of_two(b, node, "LessOrEqual", x, y) if result_type(node) in FLOATS else minimum(b, node, x, y)
+
+
+@lowers(aten.fmax.default)
+def fmax(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    return _number_of_two(b, node, "GreaterOrEqual", x, y) if result_type(node) in FLOATS else maximum(b, node, x, y)
+
+
+def _number_of_two(b: GraphBuilder, node: fx.Node, op: str, x: Operand, y: Operand) -> Value:
+    """The first where the comparison holds or the second is no number; equal ones send the gradient to the first."""
+    dtype = result_type(node)
+    x, y = operand(b, x, dtype), operand(b, y, dtype)
+    return b.op("Where", b.op("Or", b.op(op, x, y), b.op("IsNaN", y)), x, y, dtype=dtype)
 
 
 @lowers(aten.addcmul.default)
@@ -159,18 +193,24 @@ def clamp(b: GraphBuilder, node: fx.Node, x: Value, low: Any = None, high: Any =
     low, high = kw.get("min", low), kw.get("max", high)
     dtype = result_type(node)
     x = b.cast(x, dtype)
-    scalars = all(not isinstance(v, Value) or v.rank == 0 for v in (low, high))
     if dtype == torch.bool:
         raise NoLoweringError("clamp of bool")
-    if scalars and low is not None and high is not None:
-        pair = (operand(b, low, dtype), operand(b, high, dtype))
-        if all(not isinstance(v, Value) for v in (low, high)) and low <= high:
-            return b.op("Clip", x, *pair, dtype=dtype)
+    if all(v is None or isinstance(v, int | float) for v in (low, high)) and (None in (low, high) or low <= high):
+        pair = [None if v is None else operand(b, v, dtype) for v in (low, high)]
+        return b.op("Clip", x, *pair, dtype=dtype)
     if low is not None:
-        x = b.op("Max", x, operand(b, low, dtype), dtype=dtype)
+        x = _bounded(b, "Less", x, operand(b, low, dtype))
     if high is not None:
-        x = b.op("Min", x, operand(b, high, dtype), dtype=dtype)
+        x = _bounded(b, "Greater", x, operand(b, high, dtype))
     return x
+
+
+def _bounded(b: GraphBuilder, beyond: str, x: Value, bound: Value) -> Value:
+    """The bound beyond it. An element that equals it is the element: the gradient is its own, as torch's is."""
+    out = b.op(beyond, x, bound)
+    if x.dtype in FLOATS:
+        out = b.op("Or", out, b.op("IsNaN", bound))
+    return b.op("Where", out, bound, x, dtype=x.dtype)
 
 
 @lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
