@@ -39,6 +39,10 @@ ACTIVATIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "elu": (lambda a: (F.elu(a, 0.7), F.selu(a), F.celu(a, 0.6)), (x(3, 4),)),
     "softplus": (lambda a: (F.softplus(a), F.softplus(a, 2.0, 1.0)), (x(3, 4),)),
     "logsigmoid": (F.logsigmoid, (x(3, 4),)),
+    "hard at its bounds": (
+        lambda a: (F.hardtanh(a), F.relu6(a), F.hardsigmoid(a * 3), F.hardswish(a * 3)),
+        (torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0]),),
+    ),
     "hard": (lambda a: (F.hardtanh(a, -0.5, 0.7), F.relu6(a * 5), F.hardsigmoid(a), F.hardswish(a)), (x(3, 4),)),
     "mish": (F.mish, (x(3, 4),)),
     "softsign and shrinking": (

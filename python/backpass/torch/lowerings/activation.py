@@ -93,13 +93,20 @@ def log_sigmoid_forward(b: GraphBuilder, node: fx.Node, x: Value) -> tuple[Value
 
 @lowers(aten.hardtanh.default)
 def hardtanh(b: GraphBuilder, node: fx.Node, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
+    """Clip, whose gradient is 1 at the bounds; torch's is 0 there."""
     dtype = b.dtype_of(x)
-    return b.op("Clip", x, b.scalar(low, dtype), b.scalar(high, dtype), dtype=dtype)
+    bounds = (b.scalar(low, dtype), b.scalar(high, dtype))
+    if dtype not in FLOATS:
+        return b.op("Clip", x, *bounds, dtype=dtype)
+    inside = b.op("And", b.op("Greater", x, bounds[0]), b.op("Less", x, bounds[1]))
+    return b.op("Where", inside, x, b.op("Clip", b.stop_gradient(x), *bounds), dtype=dtype)
 
 
 @lowers(aten.relu6.default)
 def relu6(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return hardtanh(b, node, x, 0, 6)
+    """By way of Relu, whose gradient at 0 is torch's: zeros are common, sixes are not."""
+    dtype = b.dtype_of(x)
+    return b.op("Clip", relu(b, node, x), None, b.scalar(6, dtype), dtype=dtype)
 
 
 @lowers(aten.hardsigmoid.default)
