@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from exporter_check import check, check_table
+from exporter_check import check, check_table, check_values
 
 torch.manual_seed(1)
 
@@ -89,6 +89,24 @@ REDUCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "max of ints and bools": (lambda a: (a.max(), a.amin(1), (a > 0).amax(0), a.max(1)), (whole(3, 4),)),
     "argmax": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True), a.argmax(keepdim=True)), (x(3, 4),)),
     "any and all": (lambda a: (a.any(), a.all(), (a > 0).any(1), (a > -4).all(0, keepdim=True)), (whole(3, 4),)),
+    "any along no axes": (lambda a: (torch.any(a, dim=()), torch.all(a, dim=())), (whole(3, 4),)),
+    "sum in small types": (
+        lambda a: (
+            a.sum(dtype=torch.uint8),
+            a.sum(1, dtype=torch.int8),
+            a.prod(dtype=torch.int16),
+            a.sum(dtype=torch.bool),
+        ),
+        (whole(3, 4),),
+    ),
+    "std of what does not vary": (
+        lambda a: (a.std(), a.std(1), a.std(0, correction=0), *torch.std_mean(a, 1, keepdim=True)),
+        (torch.ones(3, 4),),
+    ),
+    "norms of zeros": (
+        lambda a: (a.norm(3), a.norm(p=0.5, dim=1), a.norm(p=1.5, dim=0, keepdim=True)),
+        (torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, -3.0]]),),
+    ),
     "any of nothing": (lambda a: (a.any(1), a.all(1), a.any()), (torch.zeros(3, 0, dtype=torch.bool),)),
     "var": (
         lambda a: (a.var(), a.var(1), a.std((0, 1), correction=0), *torch.var_mean(a, 0, keepdim=True)),
@@ -168,3 +186,16 @@ def _symbolic(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def test_symbolic_sizes() -> None:
     check(_symbolic, (x(2, 3, 4), x(2, 4)), [(x(5, 7, 4), x(5, 4)), (x(1, 2, 4), x(1, 4))])
+
+
+def test_variance_of_many_small_floats() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        check_values(lambda a: (a.var(), a.std(), *torch.var_mean(a, 1)), ((x(300, 300) * 10).to(dtype),))
+
+
+def test_older_forms_of_variance_are_lowered() -> None:
+    def function(a: torch.Tensor) -> Any:
+        rows = (a.var(1), a.std(-1, False), a.var(0, unbiased=False, keepdim=True), a.var(False), a.std(True))
+        return *rows, *torch.var_mean(a, 1, True), *torch.std_mean(a, dim=0, unbiased=False, keepdim=True)
+
+    assert not check(function, (x(3, 4),)).fallbacks

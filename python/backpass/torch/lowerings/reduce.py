@@ -30,14 +30,22 @@ def reduced(b: GraphBuilder, op: str, x: Value, axes: Axes = None, keepdim: bool
     return b.op(op, x, chosen, keepdims=int(keepdim), dtype=x.dtype, shape=shape)
 
 
+def accumulated(b: GraphBuilder, node: fx.Node, op: str, x: Value, axes: Axes = None, keepdim: bool = False) -> Value:
+    """A sum or product in the type of the result; small integers wrap around like wide ones cut off."""
+    dtype = result_type(node)
+    x = b.cast(x, dtype)
+    wide = torch.int64 if dtype in (torch.bool, torch.int8, torch.int16, torch.uint8) else dtype
+    return b.cast(reduced(b, op, b.cast(x, wide), axes, keepdim), dtype)
+
+
 @lowers(aten.sum.default)
 def sum_all(b: GraphBuilder, node: fx.Node, x: Value, **_: Any) -> Value:
-    return reduced(b, "ReduceSum", b.cast(x, result_type(node)))
+    return accumulated(b, node, "ReduceSum", x)
 
 
 @lowers(aten.sum.dim_IntList)
 def sum_axes(b: GraphBuilder, node: fx.Node, x: Value, axes: Axes, keepdim: bool = False, **_: Any) -> Value:
-    return reduced(b, "ReduceSum", b.cast(x, result_type(node)), axes, keepdim)
+    return accumulated(b, node, "ReduceSum", x, axes, keepdim)
 
 
 @lowers(aten.mean.default)
@@ -52,12 +60,12 @@ def mean_axes(b: GraphBuilder, node: fx.Node, x: Value, axes: Axes, keepdim: boo
 
 @lowers(aten.prod.default)
 def prod_all(b: GraphBuilder, node: fx.Node, x: Value, **_: Any) -> Value:
-    return reduced(b, "ReduceProd", b.cast(x, result_type(node)))
+    return accumulated(b, node, "ReduceProd", x)
 
 
 @lowers(aten.prod.dim_int)
 def prod_axis(b: GraphBuilder, node: fx.Node, x: Value, axis: int, keepdim: bool = False, **_: Any) -> Value:
-    return reduced(b, "ReduceProd", b.cast(x, result_type(node)), axis, keepdim)
+    return accumulated(b, node, "ReduceProd", x, axis, keepdim)
 
 
 @lowers(aten.logsumexp.default)
@@ -130,11 +138,15 @@ def any_true(b: GraphBuilder, x: Value, axes: Axes = None, keepdim: bool = False
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims)
 def any_(b: GraphBuilder, node: fx.Node, x: Value, axes: Axes = None, keepdim: bool = False) -> Value:
+    if isinstance(axes, Sequence) and not axes:  # here, no axes are none
+        return b.cast(as_bool(b, x), result_type(node))
     return b.cast(any_true(b, as_bool(b, x), axes, keepdim), result_type(node))
 
 
 @lowers(aten.all.default, aten.all.dim, aten.all.dims)
 def all_(b: GraphBuilder, node: fx.Node, x: Value, axes: Axes = None, keepdim: bool = False) -> Value:
+    if isinstance(axes, Sequence) and not axes:
+        return b.cast(as_bool(b, x), result_type(node))
     wrong = b.op("Not", as_bool(b, x), dtype=torch.bool, shape=x.shape)
     return b.cast(b.op("Not", any_true(b, wrong, axes, keepdim), dtype=torch.bool), result_type(node))
 
@@ -145,8 +157,12 @@ def count_nonzero(b: GraphBuilder, node: fx.Node, x: Value, axes: Axes = None) -
 
 
 def spread(b: GraphBuilder, x: Value, axes: Axes, correction: Any, keepdim: bool) -> tuple[Value, Value]:
-    """Variance and mean."""
+    """Variance and mean; of 16-bit floats in float32, as squares and counts soon exceed float16."""
     refuse_complex(x)
+    dtype = b.dtype_of(x)
+    if dtype in (torch.float16, torch.bfloat16):
+        variance, mean = spread(b, b.cast(x, torch.float32), axes, correction, keepdim)
+        return b.cast(variance, dtype), b.cast(mean, dtype)
     correction = 1 if correction is None else correction
     if not isinstance(correction, int | float):
         raise NoLoweringError("a correction that is not a constant")
@@ -173,7 +189,53 @@ def var(
 def std(
     b: GraphBuilder, node: fx.Node, x: Value, axes: Axes = None, *, correction: Any = None, keepdim: bool = False
 ) -> Value:
-    return b.op("Sqrt", spread(b, x, axes, correction, keepdim)[0], dtype=x.dtype)
+    return root_of_variance(b, spread(b, x, axes, correction, keepdim)[0])
+
+
+def root_of_variance(b: GraphBuilder, variance: Value) -> Value:
+    """0 where nothing varies, where no gradient flows either: torch's does not."""
+    still = b.op("Equal", variance, b.constant(0, variance.dtype))
+    root = b.op("Sqrt", b.op("Where", still, b.constant(1, variance.dtype), variance))
+    return b.op("Where", still, b.constant(0, variance.dtype), root, dtype=variance.dtype, shape=variance.shape)
+
+
+@lowers(aten.var.default, aten.var.dim)
+def var_unbiased(b: GraphBuilder, node: fx.Node, x: Value, *given: Any, **named: Any) -> Value:
+    return spread(b, x, *_settings(*given, **named))[0]
+
+
+@lowers(aten.std.default, aten.std.dim)
+def std_unbiased(b: GraphBuilder, node: fx.Node, x: Value, *given: Any, **named: Any) -> Value:
+    return root_of_variance(b, spread(b, x, *_settings(*given, **named))[0])
+
+
+@lowers(aten.var_mean.default, aten.var_mean.dim)
+def var_mean_unbiased(b: GraphBuilder, node: fx.Node, x: Value, *given: Any, **named: Any) -> tuple[Value, Value]:
+    return spread(b, x, *_settings(*given, **named))
+
+
+@lowers(aten.std_mean.default, aten.std_mean.dim)
+def std_mean_unbiased(b: GraphBuilder, node: fx.Node, x: Value, *given: Any, **named: Any) -> tuple[Value, Value]:
+    variance, mean = spread(b, x, *_settings(*given, **named))
+    return root_of_variance(b, variance), mean
+
+
+def _settings(*given: Any, **named: Any) -> tuple[Axes, int, bool]:
+    """Axes, correction and keepdim of the older forms: (unbiased) and (axes, unbiased, keepdim)."""
+    axes, unbiased, keepdim = (None, *given, False) if given and isinstance(given[0], bool) else _older(*given)
+    return named.get("dim", axes), int(named.get("unbiased", unbiased)), named.get("keepdim", keepdim)
+
+
+def _older(axes: Axes = None, unbiased: bool = True, keepdim: bool = False) -> tuple[Axes, bool, bool]:
+    return axes, unbiased, keepdim
+
+
+@lowers(aten.std_mean.correction)
+def std_mean(
+    b: GraphBuilder, node: fx.Node, x: Value, axes: Axes = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    variance, mean = spread(b, x, axes, correction, keepdim)
+    return root_of_variance(b, variance), mean
 
 
 @lowers(aten.var_mean.correction)
@@ -194,7 +256,22 @@ def vector_norm(
         return reduced(b, "ReduceMax", b.op("Abs", x, dtype=x.dtype, shape=x.shape), axes, keepdim)
     if order == 2:
         return reduced(b, "ReduceL2", x, axes, keepdim) if x.rank else b.op("Abs", x)
+    if order > 0:
+        return _root_of_powers(b, x, order, axes, keepdim)
     raise NoLoweringError(f"norm of order {order}")
+
+
+def _root_of_powers(b: GraphBuilder, x: Value, order: float, axes: Axes, keepdim: bool) -> Value:
+    """Elements that are 0, and a sum that is, get no gradient, as in torch; powers of 0 would give them NaN."""
+    zero, one = b.constant(0, x.dtype), b.constant(1, x.dtype)
+
+    def raised(y: Value, exponent: float) -> Value:
+        nothing = b.op("Equal", y, zero)
+        power = b.op("Pow", b.op("Where", nothing, one, y), b.constant(exponent, x.dtype))
+        return b.like(b.op("Where", nothing, zero, power), y)
+
+    powers = raised(b.like(b.op("Abs", x), x), order)
+    return raised(reduced(b, "ReduceSum", powers, axes, keepdim), 1 / order)
 
 
 @lowers(aten.cumsum.default)
