@@ -11,10 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from backpass.torch import direct
 from backpass.torch.builder import NoLoweringError
 
 if TYPE_CHECKING:
     from backpass.torch.dispatch import Dispatcher
+
+# Written for values: differentiated, they forget scale_grad_by_freq, and are NaN where a point is compared with itself.
+VALUES_ONLY = frozenset({"aten::embedding", "aten::pdist", "aten::_pdist_forward"})
 
 
 def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tuple[fx.GraphModule, list[Any]]:
@@ -40,6 +44,8 @@ def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tupl
 
     examples = [fakes[i].meta["val"] for i in places]
     module = _traced(called, examples, str(node.target))
+    if direct.functional(module, set()) is None:  # composites keep what they do in place
+        raise NoLoweringError("no lowering, and torch's decomposition changes tensors in place")
     for inner in module.graph.nodes:
         if inner.op == "call_function" and isinstance(inner.target, torch._ops.OpOverload):
             if inner.target is node.target:
@@ -71,7 +77,7 @@ def _conditions(mode: FakeTensorMode) -> tuple[int, int]:
 
 def decomposition(target: Any) -> Callable[..., Any] | None:
     """A function of torch's that computes this operator by others, if there is one."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.name in VALUES_ONLY:
         return None
     found = torch._decomp.decomposition_table.get(target)
     if found is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from backpass.torch.decompose import VALUES_ONLY
 from backpass.torch.dispatch import Dispatcher, names_of
 
 
@@ -18,4 +19,5 @@ def training_table(dispatcher: Dispatcher) -> dict[Any, Any]:
 @functools.lru_cache(maxsize=8)
 def _table(lowered: frozenset[str]) -> dict[Any, Any]:
     table: Any = torch.export.default_decompositions()
-    return {op: rule for op, rule in table.items() if next(names_of(op)) not in lowered}
+    kept = {op for op in table if next(names_of(op)) in lowered or op._schema.name in VALUES_ONLY}
+    return {op: rule for op, rule in table.items() if op not in kept}

@@ -25,6 +25,7 @@ def flags(*shape: int) -> torch.Tensor:
 
 READS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding": (nn.Embedding(9, 4), (places(9, 2, 5),)),
+    "embedding, scaled by frequency": (nn.Embedding(9, 4, scale_grad_by_freq=True), (torch.tensor([2, 1, 2]),)),
     "embedding with padding": (nn.Embedding(9, 4, padding_idx=2), (torch.tensor([[2, 1, 2], [3, 2, 8]]),)),
     "embedding, negative padding": (nn.Embedding(9, 4, padding_idx=-1), (torch.tensor([[8, 1, 2], [3, 2, 8]]),)),
     "gather": (lambda a, i: (a.gather(1, i), a.gather(0, i % 3)), (x(3, 5), places(5, 3, 4))),

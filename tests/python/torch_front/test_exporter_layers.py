@@ -64,6 +64,12 @@ def test_activations() -> None:
     check_table(ACTIVATIONS)
 
 
+def test_distances() -> None:
+    points = torch.tensor([[1.0, 2.0], [1.0, 2.0], [3.0, -1.0]])
+    check(F.pdist, (points,))
+    assert not check(F.cosine_similarity, (points, points.flip(0) * 0)).fallbacks
+
+
 NORMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "layer": (randomised(nn.LayerNorm(5)), (x(3, 4, 5),)),
     "layer over two axes": (randomised(nn.LayerNorm((4, 5), eps=1e-3)), (x(3, 4, 5),)),

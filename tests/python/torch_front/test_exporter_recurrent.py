@@ -45,3 +45,8 @@ def test_any_batch() -> None:
             return self.out(self.lstm(self.embedding(tokens))[0])
 
     check(Tagger(), (torch.randint(0, 9, (2, 5)),), [(torch.randint(0, 9, (3, 5)),)])
+
+
+def test_cells_are_not_left_to_torch() -> None:
+    for cell in (nn.LSTMCell(3, 4), nn.GRUCell(3, 4), nn.RNNCell(3, 4)):
+        assert not check(cell, (torch.randn(2, 3),)).fallbacks
