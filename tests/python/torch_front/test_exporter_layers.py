@@ -293,6 +293,25 @@ def test_pooling() -> None:
     check_table(POOLING)
 
 
+def test_nearest_takes_the_elements_torch_takes() -> None:
+    sizes = [(14, 18), (20, 44), (26, 22), (28, 18), (30, 46), (9, 27), (27, 9), (2, 82)]
+    rows = {f"{old} to {new}": (lambda a, n=new: F.interpolate(a, n), (x(1, 2, old),)) for old, new in sizes}
+    rows["by factors"] = (
+        lambda a: [F.interpolate(a, scale_factor=f) for f in (0.6, 1.7, 2, (0.6, 3))],
+        (x(1, 2, 9, 10),),
+    )
+    check_table(rows)
+    check(lambda a: F.interpolate(a, scale_factor=0.6), (x(1, 2, 9),), [(x(2, 2, 14),)])
+
+
+def test_cubic_samples_beyond_the_border() -> None:
+    def function(a: torch.Tensor, grid: torch.Tensor) -> Any:
+        padding = ("zeros", "border", "reflection")
+        return [F.grid_sample(a, grid, "bicubic", p, align_corners=c) for p in padding for c in (False, True)]
+
+    check(function, (x(2, 3, 9, 10), torch.rand(2, 4, 5, 2) * 3 - 1.5))
+
+
 def test_images_of_any_size() -> None:
     module = nn.Sequential(nn.Conv2d(2, 4, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     check(module, (x(2, 2, 16, 16),), [(x(3, 2, 20, 12),), (x(1, 2, 9, 31),)])
