@@ -294,6 +294,8 @@ def _as_tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
             return tensor if dtype is None else tensor.to(dtype)
         if dtype is None and isinstance(value, list | tuple) and not value:
             dtype = torch.int64
+        if isinstance(value, int) and dtype is not None:
+            return torch.tensor(value).to(dtype)  # numbers beyond a small type wrap around, as torch's operators do
         return torch.tensor(value, dtype=dtype)
 
 

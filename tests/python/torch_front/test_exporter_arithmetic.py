@@ -80,6 +80,11 @@ ROWS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "lerp": (lambda a, b, w: torch.lerp(a, b, w), (x(3), x(3), x(3))),
     "in place": (lambda a: a.clone().add_(1).mul_(2).relu_(), (x(3, 4),)),
     "neg": (lambda a: -a, (x(5),)),
+    "neg without a sign": (lambda a: -a, (whole(5).abs().to(torch.uint8),)),
+    "numbers beyond the type": (
+        lambda a: (a == 300, a < 300, a > -1, a + 300, a * -2),
+        (torch.tensor([44, 1, 0], dtype=torch.uint8),),
+    ),
     "neg ints": (lambda a: -a, (whole(5, dtype=torch.int16),)),
     "abs": (lambda a: a.abs(), (x(5),)),
     "exp": (lambda a: a.exp(), (x(5),)),

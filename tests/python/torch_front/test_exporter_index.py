@@ -30,6 +30,7 @@ READS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding, negative padding": (nn.Embedding(9, 4, padding_idx=-1), (torch.tensor([[8, 1, 2], [3, 2, 8]]),)),
     "gather": (lambda a, i: (a.gather(1, i), a.gather(0, i % 3)), (x(3, 5), places(5, 3, 4))),
     "gather, fewer rows": (lambda a, i: a.gather(1, i), (x(3, 5), places(5, 2, 7))),
+    "gather one": (lambda a: a.gather(0, torch.tensor(2)), (torch.randn(5),)),
     "index_select": (lambda a, i: (a.index_select(1, i), a.index_select(0, i % 3)), (x(3, 5), places(5, 4))),
     "one index": (lambda a, i: (a[i % 3], a[:, i], a[..., i % 2]), (x(3, 5, 2), places(5, 4))),
     "index matrix": (lambda a, i: (a[i % 3], a[:, i]), (x(3, 5, 2), places(5, 2, 3))),

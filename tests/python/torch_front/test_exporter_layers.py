@@ -218,6 +218,7 @@ ATTENTION: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mask for all keys": (sdpa(), (*HEADS, torch.ones(2, 1, 5, 1, dtype=torch.bool))),
     "float mask": (sdpa(), (*HEADS, x(5, 7))),
     "float mask of heads": (sdpa(), (*HEADS, x(2, 3, 5, 7))),
+    "shared keys, no batch": (sdpa(enable_gqa=True), (x(4, 5, 4), x(2, 7, 4), x(2, 7, 4))),
     "shared keys": (sdpa(enable_gqa=True), (x(2, 4, 5, 4), x(2, 2, 7, 4), x(2, 2, 7, 4))),
     "three axes": (sdpa(), (x(3, 5, 4), x(3, 7, 4), x(3, 7, 4), torch.rand(3, 5, 7) > 0.3)),
     "two axes": (sdpa(), (x(5, 4), x(7, 4), x(7, 4))),
@@ -227,7 +228,7 @@ ATTENTION: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 def test_attention() -> None:
     ops = ops_of(check_table(ATTENTION))
-    assert ops["Attention"] == len(ATTENTION) - 1
+    assert ops["Attention"] == len(ATTENTION) - 2
     by_parts = check_table(ATTENTION, target_opset=22)
     assert "Attention" not in ops_of(by_parts)
 
@@ -327,6 +328,10 @@ MATRICES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "addmm": (
         lambda c, a, b: (torch.addmm(c, a, b), torch.addmm(c, a, b, beta=0.5, alpha=2)),
         (x(5), x(3, 4), x(4, 5)),
+    ),
+    "addmm of doubles": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.3, alpha=0.7),
+        (x(5).double(), x(3, 4).double(), x(4, 5).double()),
     ),
     "addmm, beta 0": (lambda c, a, b: torch.addmm(c, a, b, beta=0), (x(3, 5), x(3, 4), x(4, 5))),
     "baddbmm": (lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5, alpha=2), (x(3, 5), x(2, 3, 4), x(2, 4, 5))),

@@ -24,6 +24,7 @@ MOVES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         lambda a: (a.view(-1), a.view(3, 8), a.view(2, -1, 2), a.flatten(1), a.unflatten(1, (2, 2))),
         (x(2, 4, 3),),
     ),
+    "view as another": (lambda a, b: (a.view_as(b), a.reshape_as(b), a.view_as(b).sum(0)), (x(2, 6), x(3, 4))),
     "view of nothing": (lambda a: (a.view(0, 6), a.reshape(3, 0)), (x(0, 3, 2),)),
     "permute": (lambda a: (a.permute(2, 0, 1), a.permute(0, 2, -2), a.transpose(0, -1), a.mT), (x(2, 4, 3),)),
     "t": (lambda a, b: (a.t(), b.t(), a.T), (x(2, 3), x(4))),

@@ -50,6 +50,8 @@ def whole(b: GraphBuilder, query: Value, key: Value, value: Value, grouped: bool
     """Whether ONNX's Attention can do it: it has one batch axis, and batches and heads do not broadcast."""
     if max(query.rank, key.rank, value.rank) > 4 or not query.rank == key.rank == value.rank:
         return False
+    if grouped and query.rank != 4:
+        return False
     shapes = [b.shape_of(x)[: -3 if grouped else -2] for x in (query, key, value)]
     fixed = [{d for d in extents if isinstance(d, int)} for extents in zip(*shapes, strict=True)]
     return all(len(found) <= 1 for found in fixed)

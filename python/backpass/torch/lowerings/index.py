@@ -40,8 +40,8 @@ def embedding(
 @lowers(aten.gather.default)
 def gather(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if x.rank == 0 or index.rank == 0:
-        flat, places = common.reshape(b, x, [1] * max(x.rank, 1)), common.reshape(b, index, [1])
-        picked = b.op("GatherElements", flat, places, axis=0, dtype=x.dtype, shape=(1,))
+        row, places = x if x.rank else common.reshape(b, x, [1]), common.reshape(b, index, [1])
+        picked = b.op("GatherElements", row, places, axis=0, dtype=x.dtype, shape=(1,))
         return common.reshape(b, picked, meta(node).shape)
     return b.op("GatherElements", x, index, axis=axis_of(dim, x.rank), dtype=x.dtype)
 

@@ -18,6 +18,7 @@ END = 2**63 - 1
 
 
 @lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten, aten.unflatten)
+@lowers(aten.view_as.default, aten.reshape_as.default)
 def view(b: GraphBuilder, node: fx.Node, x: Value, *_: Any, **__: Any) -> Value:
     return common.reshape(b, x, meta(node).shape)
 
@@ -167,7 +168,7 @@ def flip(b: GraphBuilder, node: fx.Node, x: Value, dims: Sequence[int]) -> Value
 
 
 @lowers(aten.alias.default, aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
-@lowers(aten.lift_fresh.default, aten.view_as.default, aten.conj.default, aten.resolve_conj.default)
+@lowers(aten.lift_fresh.default, aten.conj.default, aten.resolve_conj.default)
 @lowers(aten.positive.default, aten.detach_copy.default)
 def same(b: GraphBuilder, node: fx.Node, x: Value, *_: Any, **__: Any) -> Value:
     common.refuse_complex(x)

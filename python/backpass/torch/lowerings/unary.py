@@ -43,9 +43,16 @@ for _target, _op in {
     aten.erf: "Erf",
     aten.sigmoid: "Sigmoid",
     aten.reciprocal: "Reciprocal",
-    aten.neg: "Neg",
 }.items():
     lowers(_target.default)(_same_name(_op))
+
+
+@lowers(aten.neg.default)
+def negative(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    refuse_complex(x)
+    if not b.dtype_of(x).is_signed:  # ONNX negates what has a sign
+        return b.op("Sub", b.constant(0, x.dtype), x, dtype=x.dtype)
+    return b.op("Neg", x, dtype=x.dtype)
 
 
 @lowers(aten.abs.default)
