@@ -103,6 +103,15 @@ ROWS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arcs": (lambda a: (a.asin(), a.acos(), a.atan()), (x(5) * 0.2,)),
     "hyperbolic": (lambda a: (a.sinh(), a.cosh(), a.tanh(), a.asinh()), (x(5),)),
     "acosh atanh": (lambda a: ((a + 1).acosh(), (a * 0.5).atanh()), (positive(5),)),
+    "sinc": (lambda a: a.sinc(), (torch.tensor([-0.5, 0.0, 0.3, 1.0]),)),
+    "xlogy": (
+        lambda a, b: (torch.xlogy(a, b.abs()), torch.xlogy(a, 3), torch.special.xlog1py(a, b)),
+        (torch.tensor([0.0, 0.0, 1.0, 2.0]), torch.tensor([2.0, 0.5, 3.0, -0.5])),
+    ),
+    "xlogy at zeros": (
+        lambda a: (torch.xlogy(a, 0), torch.special.xlog1py(a, -1)),
+        (torch.zeros(2),),
+    ),
     "erf": (lambda a: a.erf(), (x(5),)),
     "sigmoid": (lambda a: a.sigmoid(), (x(5),)),
     "rounding": (lambda a: (a.floor(), a.ceil(), a.round(), a.trunc(), a.frac()), (x(20) * 3,)),

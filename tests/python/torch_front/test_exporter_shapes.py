@@ -118,6 +118,10 @@ REDUCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "norm 3": (lambda a: torch.linalg.vector_norm(a, 3, 0), (x(3, 4),)),
     "norm of zeros": (lambda a: (a.norm(), a.norm(dim=1)), (torch.zeros(2, 3),)),
     "cumsum": (lambda a: (a.cumsum(0), a.cumsum(-1, dtype=torch.float64), (a > 0).cumsum(1)), (x(3, 4),)),
+    "running extremes of equals": (
+        lambda a: (*a.cummax(1), *a.cummin(0)),
+        (torch.tensor([[1.0, 2, 2, 1], [3, 3, 1, 1]]),),
+    ),
     "cumprod": (lambda a: a.cumprod(1), (x(3, 4),)),
     "count_nonzero": (lambda a: (a.count_nonzero(), a.count_nonzero(1)), (whole(3, 4),)),
 }

@@ -147,8 +147,11 @@ def _running_extreme(b: GraphBuilder, node: fx.Node, x: Value, dim: int, largest
         return x, b.constant(0, torch.int64)
     axis = axis_of(dim, x.rank)
     pairs, last = _running(b, x, axis, float("-inf") if largest else float("inf"))
-    where = b.op("ArgMax" if largest else "ArgMin", pairs, axis=last, keepdims=0, select_last_index=1)
-    values = b.op("ReduceMax" if largest else "ReduceMin", pairs, b.constant([last], torch.int64), keepdims=0)
+    kept = b.op("ArgMax" if largest else "ArgMin", pairs, axis=last, keepdims=1, select_last_index=1)
+    end = b.constant([last], torch.int64)
+    # the gradient goes to the one element that was picked, as torch's does
+    values = b.op("Squeeze", b.op("GatherElements", pairs, kept, axis=last), end)
+    where = b.op("Squeeze", kept, end)
     return _back(b, values, x.rank, axis), _back(b, where, x.rank, axis)
 
 

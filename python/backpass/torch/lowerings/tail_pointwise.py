@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import fx
@@ -11,6 +12,7 @@ from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import FLOATS, Operand, operand, refuse_complex, result_type
 from backpass.torch.lowerings.tail_special import values_of
+from backpass.torch.lowerings.unary import log1p
 
 aten = torch.ops.aten
 
@@ -88,3 +90,36 @@ def hypot(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
     one = b.constant(1.0, dtype)
     made = b.op("Mul", large, b.op("Sqrt", b.op("Add", one, b.op("Mul", ratio, ratio))))
     return b.op("Where", usual, made, large, dtype=dtype)
+
+
+@lowers(aten.sinc.default)
+def sinc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    """sin(pi x) / (pi x); 1 at 0, where it is flat."""
+    refuse_complex(x)
+    dtype = result_type(node)
+    x, one = b.cast(x, dtype), b.constant(1.0, dtype)
+    middle = b.op("Equal", x, b.constant(0.0, dtype))
+    angle = b.op("Where", middle, one, b.op("Mul", x, b.constant(math.pi, dtype)))
+    return b.op("Where", middle, one, b.op("Div", b.op("Sin", angle), angle), dtype=dtype)
+
+
+@lowers(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    dtype = result_type(node)
+    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), 0.0, lambda v: b.op("Log", v))
+
+
+@lowers(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
+def xlog1py(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    dtype = result_type(node)
+    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), -1.0, lambda v: log1p(b, node, v))
+
+
+def _product_with_log(b: GraphBuilder, x: Value, y: Value, pole: float, log: Callable[[Value], Value]) -> Value:
+    """x log y, but 0 where x is 0 and the logarithm endless or none at all, which sends no gradient back."""
+    refuse_complex(x, y)
+    dtype, zero = b.dtype_of(x), b.constant(0, x.dtype)
+    endless = b.op("Or", b.op("LessOrEqual", y, b.constant(pole, dtype)), b.op("Equal", y, b.constant(math.inf, dtype)))
+    nothing = b.op("And", b.op("Equal", x, zero), endless)
+    product = b.op("Mul", x, log(b.op("Where", nothing, b.constant(pole + 1, dtype), y, dtype=dtype)))
+    return b.op("Where", nothing, zero, product, dtype=dtype)
