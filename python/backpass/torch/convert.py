@@ -15,6 +15,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from backpass._core import InvalidInput
+from backpass.torch.capture import automatic_shapes
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.exporter import export_graph, export_module
 from backpass.torch.model import ExportedModel, InputSpec
@@ -35,6 +36,7 @@ def to_onnx(
     dispatcher: Dispatcher | None = None,
     exporter: Literal["backpass", "torch"] = "backpass",
     return_builder: bool = False,
+    stop_gradient: bool = False,
     verbose: int = 0,
 ) -> Any:
     """An ONNX model with the weights inside, for Backpass, onnxruntime or any other runtime.
@@ -44,6 +46,8 @@ def to_onnx(
     ``dynamic_shapes`` says which, in torch.export's form. ``input_names`` and ``output_names`` name the user's tensors;
     the weights keep their torch names. ``dispatcher`` adds or replaces lowerings, ``options`` chooses rewrites, and
     ``exporter="torch"`` takes torch.onnx's own exporter instead (for inference: it exports training wrongly).
+    ``stop_gradient`` keeps the marks of where gradients stop (``detach()``, ``no_grad``, ``padding_idx``) for training
+    the model: nodes that only Backpass knows, without which gradients flow there.
     Returns an ``onnx.ModelProto``; with ``return_builder`` a pair of it and the :class:`GraphBuilder`. What the module
     does to its buffers is not in the model, nor are results that are not tensors; see :func:`export_module` for both.
     """
@@ -51,10 +55,16 @@ def to_onnx(
     if exporter == "torch":
         if return_builder:
             raise InvalidInput("return_builder: got True with exporter='torch', expected False; it has no builder")
+        if dispatcher is not None or stop_gradient:
+            raise InvalidInput(
+                "dispatcher, stop_gradient: got one with exporter='torch', expected none; it has neither"
+            )
+        if dynamic and dynamic_shapes is None:
+            dynamic_shapes = automatic_shapes(module, tuple(args), dict(kwargs or {}))
         return _by_torch(module, args, kwargs, input_names, output_names, target_opset, dynamic_shapes, options)
     if exporter != "backpass":
         raise InvalidInput(f"exporter: got {exporter!r}, expected 'backpass' or 'torch'")
-    common: dict[str, Any] = {"target_opset": target_opset, "dispatcher": dispatcher, "stop_gradient": False}
+    common: dict[str, Any] = {"target_opset": target_opset, "dispatcher": dispatcher, "stop_gradient": stop_gradient}
     if isinstance(module, fx.GraphModule) and is_aten_graph(module):
         exported = export_graph(module, **common)
     else:

@@ -151,3 +151,31 @@ def test_torchs_own_exporter() -> None:
 def test_opsets_outside_the_range_are_refused() -> None:
     with pytest.raises(backpass.Unsupported, match="target_opset: got 12, expected 18 to 26"):
         to_onnx(nn.ReLU(), (torch.randn(2),), target_opset=12)
+
+
+class Stopping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 2, padding_idx=0)
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return (self.embedding(tokens) * self.scale.detach() * self.scale).sum()
+
+
+def test_gradients_stop_in_models_to_be_trained() -> None:
+    module, tokens = Stopping(), torch.tensor([0, 1, 0])
+    model = backpass.grad(to_onnx(module, (tokens,), stop_gradient=True), ["embedding.weight", "scale"])
+    found = backpass.InferenceSession(model.SerializeToString()).run(None, {"tokens": tokens.numpy()})
+    module(tokens).backward()
+    for gradient, parameter in zip(found[1:], (module.embedding.weight, module.scale), strict=True):
+        np.testing.assert_allclose(gradient, parameter.grad)
+
+
+def test_by_torch_takes_dynamic_and_nothing_it_would_forget() -> None:
+    module, x = nn.Linear(3, 2).eval(), torch.randn(4, 3)
+    model = to_onnx(module, (x,), exporter="torch", dynamic=True)
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for more in ({"dispatcher": Dispatcher()}, {"stop_gradient": True}):
+        with pytest.raises(backpass.InvalidInput, match="exporter='torch'"):
+            to_onnx(module, (x,), exporter="torch", **more)
