@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from backpass.ortmodule.optimizers import apply_graph_optimizers
 from backpass.ortmodule.options import RuntimeOptions, from_environment
 from backpass.ortmodule.tree import ModuleTree
 from backpass.ortmodule.variant import Shapes, Variant, without_gradients_of_buffers
+from backpass.torch.capture import one_at_a_time
 from backpass.torch.exporter import export_module
 from backpass.torch.model import ExportedModel
 from backpass.torch.runtime import EngineGraph
@@ -64,33 +64,21 @@ class Manager:
         self._families: dict[Any, _Family] = {}
         self._known: dict[Any, Variant] = {}
         self._checks = Checks(self.logger)
-        self._exporting = threading.RLock()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these arguments."""
-        if self.fallback.is_active or torch.compiler.is_compiling():
+        if self.fallback.is_active:
             return self.module(*args, **kwargs)
+        tensors: list[torch.Tensor] = []
         try:
-            tree = self._look()
-            tensors: list[torch.Tensor] = []
-            arguments = self._flatten(args, kwargs, tensors)
-            shapes = tuple([t.shape for t in tensors])
-            kinds = (
-                tuple([(t.dtype, t.device) for t in tensors]),
-                tuple([members[name].dtype for members, name in tree.slots.values()]),
-                torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-                torch.get_default_dtype(),
-            )
-            key = (self._state, arguments, kinds, shapes)
-            variant = self._known.get(key)
-            if variant is None:
-                with self._exporting:
-                    variant = self._known.get(key) or self._find(tree, arguments, kinds, shapes, tensors)
-                    self._known[key] = variant
-                    if len(self._known) > _KNOWN_LIMIT:
-                        del self._known[next(iter(self._known))]
+            with one_at_a_time:  # while another thread traces, modules are not what they seem
+                if torch.compiler.is_compiling():
+                    return self.module(*args, **kwargs)
+                tree = self._look()
+                variant = self._variant(tree, args, kwargs, tensors)
+                feeds = variant.feeds(tree, tensors)
             try:
-                return variant.run(tree, tensors)
+                return variant.run(feeds, tensors)
             except RuntimeError:
                 self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
                 if not tree.reshaped():
@@ -103,6 +91,26 @@ class Manager:
         result = self.module(*args, **kwargs)  # where it raises, too, the call was wrong, and the next one may be right
         self.fallback.take_over(refused)
         return result
+
+    def _variant(
+        self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Variant:
+        """The graph for these arguments, whose tensors are appended to `tensors`."""
+        arguments = self._flatten(args, kwargs, tensors)
+        shapes = tuple([t.shape for t in tensors])
+        kinds = (
+            tuple([(t.dtype, t.device) for t in tensors]),
+            tuple([members[name].dtype for members, name in tree.slots.values()]),
+            torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+            torch.get_default_dtype(),
+        )
+        key = (self._state, arguments, kinds, shapes)
+        variant = self._known.get(key)
+        if variant is None:
+            self._known[key] = variant = self._find(tree, arguments, kinds, shapes, tensors)
+            if len(self._known) > _KNOWN_LIMIT:
+                del self._known[next(iter(self._known))]
+        return variant
 
     def forget(self) -> None:
         """The module was changed in a way that cannot be seen: everything is exported again."""

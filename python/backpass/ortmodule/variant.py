@@ -61,11 +61,14 @@ class Variant:
                     return False
         return self._guards.hold(dict(zip(self.names, shapes, strict=True)))
 
-    def run(self, tree: ModuleTree, tensors: Sequence[torch.Tensor]) -> Any:
-        """Calls the engine with the module's present tensors and these; returns what the module would return."""
+    def feeds(self, tree: ModuleTree, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the graph is called with: the module's present tensors, and these."""
         if tree is not self._tree:
             self._connect(tree)
-        feeds = [tensors[place] if slot is None else slot[0][slot[1]] for slot, place in self._sources]
+        return [tensors[place] if slot is None else slot[0][slot[1]] for slot, place in self._sources]
+
+    def run(self, feeds: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
+        """Calls the engine; returns what the module would return."""
         graph = self._graph(feeds)
         if self._cloned:  # the engine may have to repeat a pass, from what the buffers held before it
             for i in self._cloned:

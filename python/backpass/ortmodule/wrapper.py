@@ -75,6 +75,8 @@ class ORTModule(nn.Module):
             )
 
     # ---- running
+    __call__: Callable[..., Any] = nn.Module.__call__  # nn.Module's is another while any thread traces
+
     @property
     def forward(self) -> Callable[..., Any]:  # type: ignore[override]
         """The accelerated forward, with the signature of the module's."""

@@ -29,8 +29,9 @@ from backpass.torch.model import InputSpec
 from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
 from backpass.torch.table import training_table
 
-# torch's tracing modes, flags and warnings, and the streams that are silenced meanwhile, belong to the whole process
-_one_at_a_time = threading.RLock()
+one_at_a_time = threading.RLock()
+"""Held while tracing: torch's modes, flags and warnings, what becomes of modules that are called, and the streams that
+are silenced meanwhile belong to the whole process."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ def capture(
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
     started = time.perf_counter()
-    with _one_at_a_time, _untouched(module), _quiet(), opaque_autograd_functions():
+    with one_at_a_time, _untouched(module), _quiet(), opaque_autograd_functions():
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
         signature = program.graph_signature
