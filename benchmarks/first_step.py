@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from torch_front import HERE, Worker
+from torch_front import HERE, Worker, machine
 from torch_networks import NETWORKS
 
 PAGE = HERE.parent / "docs" / "torch_first_step.md"
@@ -57,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = [
         f"Seconds from the first call to the end of the first step, median of {options.rounds}; in brackets a later",
-        f"step, which is part of it. {options.threads} threads, a batch of 2 x 128 tokens.",
+        f"step, which is part of it. {options.threads} threads, a batch of 2 x 128 tokens. {machine()}.",
         "",
         "| network | " + " | ".join(COLUMNS) + " | inductor / ORTModule |",
         "| --- " * (len(COLUMNS) + 2) + "|",

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch_networks import NETWORKS
 
 HERE = Path(__file__).resolve().parent
@@ -98,6 +99,13 @@ def row(network: str, threads: int, workers: dict[str, Worker], options: argpars
     return "| " + " | ".join(cells) + " |"
 
 
+def machine() -> str:
+    """The processor, as Linux calls it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=STEADY)
@@ -113,6 +121,8 @@ def main() -> None:
     lines = [
         "Median of single steps (forward, backward), minimum in brackets, in ms; engines took turns. Ratios",
         f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps and losses: in order.",
+        "The original gets transformers' attention written out, for it does not take torch's fused one with dropout;",
+        f"the others take the library's choice. {machine()}, torch {torch.__version__}.",
         "",
         "| " + " | ".join(titles) + " |",
         "| --- " * len(titles) + "|",
