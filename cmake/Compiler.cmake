@@ -47,7 +47,9 @@ if(BACKPASS_TSAN)
   list(APPEND sanitizers thread)
   add_compile_definitions(HWY_COMPILE_ONLY_STATIC)  # races do not depend on the instruction set
 endif()
+set(sanitized 0)
 if(sanitizers)
+  set(sanitized 1)
   list(REMOVE_DUPLICATES sanitizers)
   list(JOIN sanitizers "," sanitizers)
   # -O1 compiles in two thirds of the time that -O2 takes (processor time, five sources with ASan and UBSan).
