@@ -37,7 +37,8 @@ struct TrainingSession::Impl {
   std::optional<onnx_io::ModelProto> eval_proto;
   std::unique_ptr<OptimizerModel> optimizer;
   std::optional<LinearSchedule> schedule;
-  RandomSource random;
+  RandomSource random;       // of training steps: what a checkpoint keeps
+  RandomSource eval_random;  // evaluating leaves the other one where it was
   float rate = 0.001F;
   bool overwrite = true;
   std::map<std::string, Tensor, std::less<>> gradients;
@@ -139,6 +140,13 @@ struct TrainingSession::Impl {
     if (optimizer == nullptr) fail("optimizer: the session was made without an optimizer model; give it one");
   }
 
+  /// Tells the state where the random numbers are when a step is over: done or failed, it has counted.
+  struct RememberRandom {
+    Impl& impl;
+
+    ~RememberRandom() { impl.remember_random(); }
+  };
+
   std::vector<RuntimeValue> train(std::span<const RuntimeValue> inputs) {
     require_parameters("train_step");
     std::vector<Tensor> updates;
@@ -146,12 +154,12 @@ struct TrainingSession::Impl {
       const Tensor& p = state->parameter(name).tensor;
       updates.emplace_back(p.dtype(), p.dims());
     }
+    const RememberRandom remember{*this};
     const auto mode = overwrite ? StepModel::Gradients::replace : StepModel::Gradients::add;
     std::vector<RuntimeValue> results =
         training->run(inputs, tensors(training->parameters()), mode, gradient_buffers(), updates, random);
     for (std::size_t i = 0; i < updates.size(); ++i) state->set_parameter(training->updated()[i], updates[i]);
     overwrite = false;
-    remember_random();
     return results;
   }
 
@@ -238,8 +246,9 @@ std::vector<RuntimeValue> TrainingSession::train_step(std::span<const RuntimeVal
 std::vector<RuntimeValue> TrainingSession::eval_step(std::span<const RuntimeValue> inputs) {
   require_eval(impl_->eval, "eval_step");
   impl_->require_parameters("eval_step");
+  impl_->random.peek();  // takes its seed first, as it would without evaluating
   return impl_->eval->run(inputs, impl_->tensors(impl_->eval->parameters()), StepModel::Gradients::replace, {}, {},
-                          impl_->random);
+                          impl_->eval_random);
 }
 
 void TrainingSession::lazy_reset_grad() { impl_->overwrite = true; }

@@ -201,3 +201,47 @@ def test_resuming_with_dropout_is_bit_identical(tmp_path: Path) -> None:
     for a, b in zip(straight, resumed.step(rows()), strict=True):
         np.testing.assert_array_equal(a, b)
     assert not np.array_equal(first[1], straight[1])
+
+
+def losses_of(folder: Path, between: str, stop: bool) -> list[float]:
+    """Six steps; after the third one something else, and, to ``stop``, a checkpoint that a new session goes on from.
+
+    Evaluation comes before the first one, too.
+    """
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,8] x, int64[N] labels) => (float loss) <float ratio = {0.4}, bool yes = {1}>
+    { h = MatMul(x, w) d = Dropout(h, ratio, yes) loss = SoftmaxCrossEntropyLoss(d, labels) }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal((8, 5)).astype(np.float32), "w"))
+    models = _core.build_training_model(model.SerializeToString(), ["w"], [], ["loss"])
+    backpass.set_seed(5)
+    state = state_of(model)
+    module = Module(models[0], state, models[1])
+    x, labels = rng.standard_normal((ROWS, 8)).astype(np.float32), rng.integers(0, 5, ROWS)
+    if between == "evaluation":
+        module.eval()(x, labels)
+    losses = []
+    for i in range(6):
+        losses.append(float(module.train()(x, labels)))
+        if i != 2:
+            continue
+        if between == "evaluation":
+            module.eval()(x, labels)
+        elif between == "error":
+            with pytest.raises(backpass.InvalidInput, match="label 9"):
+                module(x, labels * 0 + 9)
+        if stop:
+            CheckpointState.save_checkpoint(state, folder / "checkpoint", include_optimizer_state=True)
+            state = CheckpointState.load_checkpoint(folder / "checkpoint")
+            module = Module(models[0], state, models[1])
+    return losses
+
+
+@pytest.mark.parametrize("between", ["nothing", "evaluation", "error"])
+def test_resuming_after_something_else_is_bit_identical(between: str, tmp_path: Path) -> None:
+    assert losses_of(tmp_path, between, stop=True) == losses_of(tmp_path, between, stop=False)
+
+
+def test_evaluating_does_not_change_what_training_draws(tmp_path: Path) -> None:
+    assert losses_of(tmp_path, "evaluation", stop=False) == losses_of(tmp_path, "nothing", stop=False)
