@@ -54,6 +54,8 @@ struct TrainingSession::Impl {
       eval = std::make_unique<StepModel>(*eval_proto, is_parameter, options);
     }
     check_trainable();
+    check_parameters(*training, "training");
+    if (eval != nullptr) check_parameters(*eval, "eval");
     const ResumeState& r = state->resume();
     if (r.seed && r.random_counter) random.restore({static_cast<std::uint64_t>(*r.seed), *r.random_counter});
     if (!state->is_nominal()) allocate_gradients();
@@ -67,7 +69,30 @@ struct TrainingSession::Impl {
     if (!state->is_nominal()) allocate_momentums();
   }
 
+  /// The wrong file of a set, or a checkpoint of another model: contents would be read as what they are not.
+  void check_parameters(const StepModel& model, const char* which) const {
+    std::string problems;
+    for (const ParameterInfo& p : model.parameter_infos()) {
+      const Parameter& kept = state->parameter(p.name);
+      if (kept.dtype == p.dtype && (state->is_nominal() || kept.tensor.dims() == p.dims)) continue;
+      problems += concat("\nparameter '", p.name, "': got ", name_of(kept.dtype),
+                         state->is_nominal() ? "" : to_string(kept.tensor.dims()), " in the checkpoint, expected ",
+                         name_of(p.dtype), to_string(p.dims), " as in the ", which,
+                         " model; use the checkpoint made with this model");
+    }
+    if (!problems.empty()) fail(problems.substr(1));
+  }
+
   void check_trainable() const {
+    const std::vector<Parameter>& all = state->parameters();
+    const bool trains = std::any_of(all.begin(), all.end(), [](const Parameter& p) { return p.requires_grad; });
+    if (trains && training->trainable().empty()) {
+      fail("training model: got a model without gradients, expected some, as the checkpoint has parameters to train; ",
+           "is it the eval model?");
+    }
+    if (eval != nullptr && !eval->trainable().empty()) {
+      fail("eval model: got a model with gradients, expected none; is it the training model?");
+    }
     std::string problems;
     for (const std::string& name : training->trainable()) {
       if (state->has_parameter(name) && !state->parameter(name).requires_grad) {

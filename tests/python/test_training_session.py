@@ -222,6 +222,25 @@ def test_what_crashed_the_original_is_an_error(state: CheckpointState) -> None:
         CheckpointState("checkpoint")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("w", np.zeros((3, 9000), np.float32)), ("b", np.zeros(2)), ("b", np.zeros(1, np.float32))]
+)
+def test_checkpoints_of_other_models_are_refused(name: str, values: np.ndarray) -> None:
+    core = _core.CheckpointState()
+    for key, own in {"w": W, "b": np.zeros(2, np.float32)}.items():
+        core.add_parameter(key, backpass._convert.to_engine(values if key == name else own), key == "w")
+    with pytest.raises(backpass.InvalidInput, match=rf"parameter '{name}': got .* in the checkpoint, expected float32"):
+        Module(models()[0], CheckpointState(core))
+
+
+def test_files_in_the_wrong_places_are_refused(state: CheckpointState) -> None:
+    training, evaluation = models()
+    with pytest.raises(backpass.InvalidInput, match="is it the eval model"):
+        Module(evaluation, state)
+    with pytest.raises(backpass.InvalidInput, match="is it the training model"):
+        Module(training, state, training)
+
+
 def test_properties_keep_numbers_and_texts(state: CheckpointState) -> None:
     state.properties["epoch"] = 2**40
     state.properties["rate"] = 0.5
