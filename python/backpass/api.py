@@ -8,14 +8,18 @@ The names and meanings are those of ``onnxruntime.training.api``::
     loss = module(x, labels)
     optimizer.step()
     module.lazy_reset_grad()
+
+Threads may share all of these: calls about one state take turns.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -38,6 +42,26 @@ __all__ = [
 ]
 
 
+class _OfState(Protocol):
+    _state: CheckpointState
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_S = TypeVar("_S", bound=_OfState)
+
+
+def _in_turn(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
+    """Lets one thread at a time at a state, and at the sessions that work on it."""
+
+    @functools.wraps(method)
+    def call(self: _S, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
+        with self._state._lock:
+            return method(self, *arguments, **named)
+
+    return call
+
+
 class Parameter:
     """One parameter of a checkpoint state. ``data`` is a view: what training writes shows up in it."""
 
@@ -55,6 +79,7 @@ class Parameter:
         return view
 
     @data.setter
+    @_in_turn
     def data(self, value: np.ndarray[Any, Any]) -> None:
         self._state._core.set_parameter(self._name, to_engine(np.asarray(value)))
 
@@ -123,6 +148,7 @@ class Properties:
             raise KeyError(f"property {name!r} is not in the checkpoint state")
         return self._state._core.property(name)
 
+    @_in_turn
     def __setitem__(self, name: str, value: int | float | str) -> None:
         if isinstance(value, bool | np.bool_ | np.integer):
             value = int(value)
@@ -155,6 +181,7 @@ class CheckpointState:
             )
         self._core = state
         self._owner: weakref.ref[Module] | None = None
+        self._lock = threading.RLock()  # a function of one's own may ask about the state while a step calls it
         self.parameters = Parameters(self)
         self.properties = Properties(self)
 
@@ -167,7 +194,8 @@ class CheckpointState:
         cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str], include_optimizer_state: bool = False
     ) -> None:
         """Replaces the file as a whole: the previous one stays intact whatever happens before."""
-        state._core.save(os.fspath(checkpoint_uri), include_optimizer_state)
+        with state._lock:
+            state._core.save(os.fspath(checkpoint_uri), include_optimizer_state)
 
     def _module(self) -> Module | None:
         return None if self._owner is None else self._owner()
@@ -192,6 +220,7 @@ class Module:
         self._session = _core.TrainingSession(state._core, _source(train_model_uri), _source(eval_model_uri), options)
         state._owner = weakref.ref(self)
 
+    @_in_turn
     def __call__(self, *inputs: Any) -> Any:
         """One training step (forward, backward, accumulation) or evaluation, by the mode the module is in.
 
@@ -211,6 +240,7 @@ class Module:
     def eval(self) -> Module:
         return self.train(False)
 
+    @_in_turn
     def lazy_reset_grad(self) -> None:
         """The next training step overwrites the gradients instead of adding to them."""
         self._session.lazy_reset_grad()
@@ -218,13 +248,16 @@ class Module:
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         return self._session.parameters_size(trainable_only)
 
+    @_in_turn
     def get_contiguous_parameters(self, trainable_only: bool = False) -> _core.Tensor:
         """All parameters one after the other; ``backpass.Tensor``, which numpy and torch take through DLPack."""
         return self._session.contiguous_parameters(trainable_only)
 
+    @_in_turn
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
         self._session.copy_to_parameters(to_engine(buffer), trainable_only)
 
+    @_in_turn
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
@@ -237,10 +270,12 @@ class Module:
     def output_names(self) -> list[str]:
         return [info.name for info in self._session.outputs(self.training)]
 
+    @_in_turn
     def plan(self, *inputs: Any) -> _core.PlanReport:
         """What a training step runs for these inputs: steps, fusions, exact peak bytes. Printable."""
         return self._session.plan([to_engine(value) for value in inputs])
 
+    @_in_turn
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
         return Profile(self._session.take_profile())
@@ -251,11 +286,15 @@ class Optimizer:
 
     def __init__(self, optimizer_uri: Source, module: Module) -> None:
         self._module = module
-        module._session.add_optimizer(_source(optimizer_uri))
+        self._state = module._state
+        with self._state._lock:
+            module._session.add_optimizer(_source(optimizer_uri))
 
+    @_in_turn
     def step(self) -> None:
         self._module._session.optimizer_step()
 
+    @_in_turn
     def set_learning_rate(self, learning_rate: float) -> None:
         self._module._session.learning_rate = learning_rate
 
@@ -268,8 +307,11 @@ class LinearLRScheduler:
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         self._optimizer = optimizer
-        optimizer._module._session.register_linear_scheduler(warmup_step_count, total_step_count, initial_lr)
+        self._state = optimizer._state
+        with self._state._lock:
+            optimizer._module._session.register_linear_scheduler(warmup_step_count, total_step_count, initial_lr)
 
+    @_in_turn
     def step(self) -> None:
         """To be called after each Optimizer.step()."""
         self._optimizer._module._session.scheduler_step()
@@ -277,12 +319,14 @@ class LinearLRScheduler:
 
 def export_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
     """Writes all parameters to a safetensors file, which replaces the previous one as a whole."""
-    _core.export_parameters(state._core, os.fspath(path))
+    with state._lock:
+        _core.export_parameters(state._core, os.fspath(path))
 
 
 def import_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
     """Sets parameters from a safetensors file. All or none: names, types and shapes are checked first."""
-    _core.import_parameters(state._core, os.fspath(path))
+    with state._lock:
+        _core.import_parameters(state._core, os.fspath(path))
 
 
 def _engine_options(options: Any) -> _core.SessionOptions:

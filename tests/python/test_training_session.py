@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,32 @@ def test_resuming_is_bit_identical(state: CheckpointState, tmp_path: Path) -> No
     resumed = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     trained(resumed, range(5, 9))
     assert np.array_equal(resumed.parameters["w"].data, CheckpointState(straight).parameters["w"].data)
+
+
+def test_threads_take_turns(state: CheckpointState, tmp_path: Path) -> None:
+    """Whole numbers, so that the sum does not depend on the order; saving goes on meanwhile."""
+    module = Module(models()[0], state)
+    count, rounds = 4, 200
+    x = [np.full((size, 3), 1, np.float32) for size in (64, 200, 300)]
+    state.parameters["w"] = np.ones((3, 2), np.float32)
+    state.parameters["b"] = np.zeros(2, np.float32)
+    start = threading.Barrier(count)
+
+    def work(number: int) -> None:
+        start.wait()
+        for i in range(rounds):
+            module(x[(i + number) % 3])
+            state.properties[f"{number}"] = i
+            if i % 20 == 0:
+                CheckpointState.save_checkpoint(state, tmp_path / f"{number}", include_optimizer_state=True)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = sum(len(x[(i + n) % 3]) for n in range(count) for i in range(rounds))
+    np.testing.assert_array_equal(state.parameters["w"].grad, np.full((3, 2), 6 * rows, np.float32))
 
 
 def test_linear_schedule_warms_up_then_falls(state: CheckpointState) -> None:
