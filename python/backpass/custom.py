@@ -211,6 +211,8 @@ class GradientGraph:
         """A constant: an array as it is; a number, which takes the element type of ``like`` (or of dy)."""
         if isinstance(value, bool | int | float) and (like is None or like.dtype.kind != "b"):
             return Value(self._handle.number(float(value), None if like is None else like._handle), self)
+        if value is None:
+            raise _core.InvalidInput(f"{self.label} constant: got None, expected a number or an array")
         array = np.asarray(value) if like is None else np.asarray(value, like.dtype)
         return Value(self._handle.constant(to_engine(array)), self)
 
@@ -306,7 +308,7 @@ def call_forward(
     except Exception as error:
         error.add_note(f"raised in the forward function of {label}")
         raise
-    return _tensors(label, answer, wanted, arrays)
+    return _tensors(label, answer, wanted)
 
 
 def call_backward(
@@ -324,7 +326,12 @@ def call_backward(
     except Exception as error:
         error.add_note(f"raised in the gradient function of {label}")
         raise
-    return _tensors(label, answer, [False] * len(inputs), [a for part in parts for a in part])
+    count = len(answer) if isinstance(answer, tuple | list) else 1
+    if count < len(inputs):
+        raise _core.InvalidInput(
+            f"{label} gradients: got {count}, expected one for each of the {len(inputs)} inputs, None for zeros"
+        )
+    return _tensors(label, answer, [False] * len(inputs))
 
 
 def call_gradient(number: int, label: str, attributes: dict[str, Any], handle: _core.GraphValue) -> None:
@@ -339,19 +346,15 @@ def call_gradient(number: int, label: str, attributes: dict[str, Any], handle: _
         raise
 
 
-def _tensors(label: str, answer: Any, wanted: Sequence[bool], given: Sequence[Any]) -> list[Any]:
+def _tensors(label: str, answer: Any, wanted: Sequence[bool]) -> list[Any]:
     results = list(answer) if isinstance(answer, tuple | list) else [answer]
     for k, result in enumerate(results):
         if result is None:
             if k < len(wanted) and wanted[k]:
                 raise _core.InvalidInput(f"{label} output {k}: got None, expected an array")
             continue
-        array = np.asarray(result)
-        taken = [*given, *results[:k]]
-        # Results have memory of their own: the engine and the caller go on using that of the inputs.
-        if any(isinstance(a, np.ndarray) and np.may_share_memory(array, a) for a in taken):
-            array = array.copy()
-        results[k] = array
+        # Results have memory of their own: functions may return what they were given, or what they keep.
+        results[k] = np.array(result)
     return [None if r is None else to_engine(r) for r in results]
 
 

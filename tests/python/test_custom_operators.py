@@ -591,6 +591,36 @@ def test_bad_gradients_by_numbers(domain: str, wrong: Any) -> None:
         backpass.grad(proto, ["x0"], ["x0_grad"])
 
 
+@pytest.mark.parametrize(
+    "wrong", [lambda xs, ys, gs: gs[0] * xs[1], lambda xs, ys, gs: (gs[0] * xs[1],), lambda *a: None]
+)
+def test_gradients_by_numbers_say_something_of_every_input(domain: str, wrong: Any) -> None:
+    backpass.register_operator(domain, "Product", inputs=2)(lambda x, y: x * y)
+    backpass.register_gradient(domain, "Product", by_numbers=True)(wrong)
+    proto = backpass.grad(single("Product", domain, [["n"], ["n"]]), ["x0", "x1"])
+    with pytest.raises(backpass.InvalidInput, match="gradients: got 1, expected one for each of the 2 inputs"):
+        run(proto, {"x0": random(2), "x1": random(2)})
+
+
+def test_operators_may_keep_what_they_return(domain: str) -> None:
+    table = np.arange(3.0)
+    backpass.register_operator(domain, "Table")(lambda x: table)
+    node = helper.make_node("Table", ["x"], ["y"], domain=domain)
+    session = backpass.InferenceSession(model([node], {"x": (DOUBLE, [3])}, ["y"], domain).SerializeToString())
+    (first,) = session.run(None, {"x": np.zeros(3)})
+    first += 1
+    np.testing.assert_array_equal(table, np.arange(3.0))
+    table *= 2
+    np.testing.assert_array_equal(first, np.arange(3.0) + 1)
+
+
+def test_none_is_no_number(domain: str) -> None:
+    backpass.register_operator(domain, "Scaled")(lambda x, alpha=1.0: x * alpha)
+    backpass.register_gradient(domain, "Scaled")(lambda g: g.dy() * g.attributes.get("alpha"))
+    with pytest.raises(backpass.InvalidInput, match="Scaled .*constant: got None"):
+        backpass.grad(single("Scaled", domain, [["n"]]), ["x0"])
+
+
 def test_hostile_nodes(domain: str) -> None:
     backpass.register_operator(domain, "Op")(lambda x: x)
     backpass.register_gradient(domain, "Op", by_numbers=True)(lambda *a: None)
