@@ -386,6 +386,39 @@ def test_ort_value() -> None:
         _ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
 
 
+@pytest.mark.parametrize("shape", [[1, 3], [4, 2, 3], [2, 4]])
+def test_bound_outputs_have_the_shape_of_the_result(shape: list[int], tmp_path: Path) -> None:
+    save_model(tmp_path)
+    session = _ort.InferenceSession(str(tmp_path / "model.onnx"))
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", np.ones((2, 4), np.float32))
+    with pytest.raises(RuntimeError, match="no outputs"):
+        session.run_with_iobinding(binding)
+    place = _ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
+    binding.bind_ortvalue_output("y", place)
+    with pytest.raises(RuntimeError, match=r"got shape \[2, 3\]"):
+        session.run_with_iobinding(binding)
+    assert not place.numpy().any()
+
+
+def test_options_have_fixed_names() -> None:
+    with pytest.raises(AttributeError, match="intra_op_threads"):
+        _ort.SessionOptions().intra_op_threads = 1  # type: ignore[attr-defined]
+
+
+def test_profiles_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    options = _ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = "trace"
+    session = _ort.InferenceSession("model.onnx", options)
+    session.run(None, {"x": np.ones((2, 4), np.float32)})
+    name = session.end_profiling()
+    assert name.startswith("trace_")
+    assert json.loads((tmp_path / name).read_text())["traceEvents"]
+
+
 def test_accumulation_buffers_are_updated_in_place() -> None:
     node = helper.make_node("InPlaceAccumulatorV2", ["sum", "value", "reset"], ["done"], domain="com.microsoft")
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("sum", "value")]

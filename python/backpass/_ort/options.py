@@ -28,6 +28,24 @@ class ExecutionMode(IntEnum):
 class SessionOptions:
     """Settings of a session. Threads, profiling and the optimization level have an effect; the rest is kept."""
 
+    __slots__ = (
+        "_entries",
+        "enable_cpu_mem_arena",
+        "enable_mem_pattern",
+        "enable_mem_reuse",
+        "enable_profiling",
+        "execution_mode",
+        "graph_optimization_level",
+        "inter_op_num_threads",
+        "intra_op_num_threads",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "optimized_model_filepath",
+        "profile_file_prefix",
+        "use_deterministic_compute",
+    )  # a name that is none of these is an error, as in the original
+
     def __init__(self) -> None:
         self.enable_cpu_mem_arena = True
         self.enable_mem_pattern = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from backpass._convert import to_engine, to_numpy
 from backpass._core import InvalidInput
 from backpass._ort.options import ModelMetadata, RunOptions, SessionOptions
 from backpass._ort.value import OrtValue
+from backpass.profile import Profile
 from backpass.session import Model, NodeArg, open_session
 
 PROVIDER = "CPUExecutionProvider"
@@ -92,6 +94,12 @@ class InferenceSession:
     ) -> list[OrtValue]:
         return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
 
+    def end_profiling(self) -> str:
+        """Writes what ran since the last call as a Chrome trace; the name of the file."""
+        path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        Profile(self._session.take_profile()).save(path)
+        return path
+
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
 
@@ -127,6 +135,8 @@ class IOBinding:
         self._outputs.clear()
 
     def run(self) -> None:
+        if not self._outputs:
+            raise InvalidInput("IOBinding: got no outputs, expected at least one; bind it with bind_output(name)")
         results = self._session.run(list(self._outputs), self._inputs)
         self._results = []
         for result, place in zip(results, self._outputs.values(), strict=True):

@@ -58,6 +58,8 @@ class OrtValue:
         return OrtValue(array.view(np.bool_) if is_bool_tensor else array)
 
     def update_inplace(self, np_arr: Array) -> None:
+        if np_arr.shape != self._tensor().shape:
+            raise InvalidInput(f"OrtValue: got shape {list(np_arr.shape)}, expected {self.shape()}, its own")
         np.copyto(self._tensor(), np_arr, casting="no")
 
     def shape(self) -> list[int]:
