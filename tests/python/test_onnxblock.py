@@ -386,6 +386,21 @@ def test_training_block_before_and_wrong_names() -> None:
         block("y")
 
 
+@pytest.mark.parametrize("kind", [onnxblock.ForwardBlock, onnxblock.TrainingBlock])
+def test_misspelt_names_are_named(kind: type[onnxblock.ForwardBlock]) -> None:
+    class Misspelt(kind):  # type: ignore[misc, valid-type]
+        def build(self, name: str) -> str:
+            result: str = blocks.ReduceSum(keepdims=False)(blocks.Add()(name, "scorse"))
+            return result
+
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] scores) { scores = Exp(x) }'
+    with (
+        onnxblock.base(parser.parse_model(text)),
+        pytest.raises(LookupError, match=r"Add .*'scorse'; close to it: scores"),
+    ):
+        Misspelt()("scores")
+
+
 def test_nothing_is_printed_when_blocks_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original printed an ignored AttributeError for classes that do not call super().__init__()."""
     seen: list[Any] = []

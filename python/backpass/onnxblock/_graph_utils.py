@@ -61,13 +61,25 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return shape_inference.infer_shapes(model)
 
 
-def unknown(model: onnx.ModelProto, name: str) -> UnknownName:
+def unknown(model: onnx.ModelProto, name: str, before: str = "") -> UnknownName:
     graph = model.graph
     known = [*(i.name for i in graph.input), *(i.name for i in graph.initializer)]
     known += [output for node in graph.node for output in node.output]
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"; close to it: {', '.join(close)}" if close else ""
-    return UnknownName(f"no value of the model is called {name!r}{hint}")
+    return UnknownName(f"{before}no value of the model is called {name!r}{hint}")
+
+
+def check_names(model: onnx.ModelProto) -> None:
+    """UnknownName for what a node reads and nobody gives: often a name misspelt in a block."""
+    graph = model.graph
+    known = {"", *(i.name for i in graph.input), *(i.name for i in graph.initializer)}
+    known |= {tensor.values.name for tensor in graph.sparse_initializer}
+    known |= {output for node in graph.node for output in node.output}
+    for node in graph.node:
+        for name in node.input:
+            if name not in known:
+                raise unknown(model, name, f"{node.op_type} {node.name!r}: ")
 
 
 def _declared(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:

@@ -31,6 +31,7 @@ class ForwardBlock(blocks.Block):
         return returned
 
     def _finish(self, outputs: list[str]) -> None:
+        graph_utils.check_names(self.base)
         model = self.infer_shapes_on_base()
         graph_utils.register_outputs(model, outputs)
         self.base.CopyFrom(model)
@@ -82,6 +83,7 @@ class TrainingBlock(ForwardBlock):
         return choice
 
     def _finish(self, outputs: list[str]) -> None:
+        graph_utils.check_names(self.base)
         model = self.infer_shapes_on_base()
         graph_utils.register_outputs(model, outputs)
         checker.check_model(model, full_check=True)
