@@ -372,10 +372,17 @@ def _is_several(answer: Any) -> bool:
 def _type(label: str, answer: Any) -> Any:
     if answer is None:
         return None
-    dtype, shape = (answer.dtype, answer.shape) if isinstance(answer, TensorType) else answer
+    if isinstance(answer, TensorType):
+        answer = answer.dtype, answer.shape
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise _core.InvalidInput(f"{label} rule for types: got {answer!r}, expected (dtype, shape)")
+    dtype, shape = answer
     code = CODE_OF_DTYPE.get(np.dtype(dtype))
     if code is None:
         raise _core.InvalidInput(f"{label} rule for types: got element type {dtype}, expected one that ONNX has")
+    for extent in shape or ():
+        if not isinstance(extent, int | np.integer | Extent):
+            raise _core.InvalidInput(f"{label} rule for types: got extent {extent!r}, expected a number or an Extent")
     return code, None if shape is None else tuple(shape)
 
 

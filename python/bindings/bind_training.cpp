@@ -29,8 +29,10 @@ std::vector<RuntimeValue> to_values(const nb::list& items) {
   for (nb::handle item : items) {
     if (item.is_none()) {
       values.emplace_back();
-    } else {
+    } else if (nb::isinstance<Tensor>(item)) {
       values.emplace_back(nb::cast<Tensor>(item));
+    } else {
+      fail("input ", values.size(), ": got a list, expected an array");
     }
   }
   return values;

@@ -635,6 +635,13 @@ def test_hostile_nodes(domain: str) -> None:
             backpass.grad(proto, ["x"])
 
 
+@pytest.mark.parametrize("answer", [3, (np.float64, ("n",)), (np.float64, (2.0,)), (np.float64, (2,), 1)])
+def test_rules_for_types_that_say_something_else(domain: str, answer: Any) -> None:
+    backpass.register_operator(domain, "Odd", types=lambda x: answer)(lambda x: x)
+    with pytest.raises(backpass.InvalidInput, match=r"Odd 'it'\] rule for types: got "):
+        run(single("Odd", domain, [["n"]]), {"x0": random(2)})
+
+
 def test_threads_register_and_run(domain: str) -> None:
     wrong: list[Any] = []
 

@@ -245,6 +245,8 @@ def test_what_crashed_the_original_is_an_error(state: CheckpointState) -> None:
         state.parameters["w"] = W[:1]
     with pytest.raises(backpass.InvalidInput, match="number of inputs: got 2, expected 1"):
         module.train()(batch(), batch())
+    with pytest.raises(backpass.InvalidInput, match="input 0: got a list, expected an array"):
+        module(batch().tolist())
     with pytest.raises(TypeError, match="load_checkpoint"):
         CheckpointState("checkpoint")  # type: ignore[arg-type]
 
