@@ -7,6 +7,25 @@ namespace {
 
 thread_local std::string last_error;  // NOLINT: one per thread is what the interface promises
 
+bool fits(const ValueInfo& info, const Tensor& given) {
+  if (given.dtype() != info.dtype) return false;
+  if (!info.has_shape) return true;
+  const Dims& dims = given.dims();
+  if (dims.size() != info.shape.size()) return false;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const std::string& extent = info.shape[i];  // a number, or a symbol
+    const bool is_number = !extent.empty() && extent.find_first_not_of("0123456789") == std::string::npos;
+    if (is_number && extent != std::to_string(dims[i])) return false;
+  }
+  return true;
+}
+
+std::string declared(const ValueInfo& info) {
+  std::string text(name_of(info.dtype));
+  for (size_t i = 0; info.has_shape && i < info.shape.size(); ++i) text += (i == 0 ? "[" : ",") + info.shape[i];
+  return info.has_shape ? text + (info.shape.empty() ? "[]" : "]") : text;
+}
+
 }  // namespace
 
 BpStatus remember_error(BpStatus status, const char* text) noexcept {
@@ -25,6 +44,16 @@ std::vector<RuntimeValue> to_values(const BpTensor* const* inputs, size_t count)
     values.push_back(inputs[i] == nullptr ? RuntimeValue() : RuntimeValue(inputs[i]->tensor));
   }
   return values;
+}
+
+void check_out(const std::vector<ValueInfo>& infos, BpTensor* const* outputs, size_t count) {
+  if (count != infos.size()) fail("number of outputs: got ", count, ", expected ", infos.size());
+  if (count > 0) need(outputs, "outputs");
+  for (size_t i = 0; i < count; ++i) {
+    if (outputs[i] == nullptr || fits(infos[i], outputs[i]->tensor)) continue;
+    const Tensor& given = outputs[i]->tensor;
+    fail("output ", i, ": got ", name_of(given.dtype()), to_string(given.dims()), ", expected ", declared(infos[i]));
+  }
 }
 
 void give_out(std::span<const RuntimeValue> results, BpTensor** outputs, size_t count) {

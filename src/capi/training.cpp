@@ -78,8 +78,10 @@ BpStatus bp_get_eval_output_name(const BpTrainingSession* session, size_t index,
 
 BpStatus bp_train_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
                        BpTensor** outputs, size_t output_count) {
-  return guarded(
-      [&] { give_out(session_of(session).train_step(to_values(inputs, input_count)), outputs, output_count); });
+  return guarded([&] {
+    check_out(session_of(session).outputs(true), outputs, output_count);
+    give_out(session_of(session).train_step(to_values(inputs, input_count)), outputs, output_count);
+  });
 }
 
 BpStatus bp_eval_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count, BpTensor** outputs,

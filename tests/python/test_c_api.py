@@ -256,6 +256,24 @@ for name, (kind, parameters) in declared().items():
 """
 
 
+@pytest.mark.parametrize("given", [[], [np.zeros(7, np.float32)], [np.zeros((), np.int64)]])
+def test_a_step_refused_for_its_outputs_adds_no_gradients(given: list[np.ndarray], folder: Path) -> None:
+    c = Library()
+    state, session = load(c, folder, buffers=False)
+    c.set_learning_rate(session, 0.125)
+    c.release_tensor(*c.run_with("train_step", session, [c.tensor(X), c.tensor(LABELS)], 1))
+    other = -2 * X
+    inputs = (ctypes.c_void_p * 2)(c.tensor(other).value, c.tensor(LABELS).value)
+    outputs = (ctypes.c_void_p * 1)(*(c.tensor(a).value for a in given))
+    with pytest.raises(RuntimeError, match="output"):
+        c.train_step(session, inputs, 2, outputs, len(given))
+    c.optimizer_step(session)
+    _, _, expected = by_python(folder, 1)
+    np.testing.assert_array_equal(c.array(c.get("get_parameter", ctypes.c_void_p, state, b"w")), expected)
+    c.release_training_session(session)
+    c.release_checkpoint(state)
+
+
 def test_nothing_given_is_an_error_and_no_crash() -> None:
     script = MISUSED.format(folder=str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
