@@ -372,6 +372,20 @@ def test_cross_entropy_says_what_it_needs() -> None:
         built(lambda: loss.CrossEntropyLoss()("z"))
 
 
+@pytest.mark.parametrize("other", [np.zeros((3, 4), np.float32), np.zeros((4, 3))])
+def test_checkpoints_of_other_models_are_not_loaded(other: np.ndarray, tmp_path: Any) -> None:
+    path = tmp_path / "checkpoint"
+    values = {"b": np.ones(3, np.float32), "w": other}
+    onnxblock.save_checkpoint(([numpy_helper.from_array(a, n) for n, a in values.items()], []), path)
+    loaded = model()
+    with pytest.raises(RuntimeError, match=r"parameter 'w': got .*, expected float\[4, 3\]"):
+        onnxblock.load_checkpoint_to_model(path, loaded)
+    assert loaded == model()
+    onnxblock.save_checkpoint(([numpy_helper.from_array(other, "v")], []), path)
+    with pytest.raises(RuntimeError, match="of another model"):
+        onnxblock.load_checkpoint_to_model(path, loaded)
+
+
 def test_training_block_before_and_wrong_names() -> None:
     class Train(onnxblock.TrainingBlock):
         def build(self, name: str) -> str:

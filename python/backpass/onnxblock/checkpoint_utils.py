@@ -36,11 +36,20 @@ def save_checkpoint(
 
 
 def load_checkpoint_to_model(path: str | os.PathLike[str], model: onnx.ModelProto) -> None:
-    """Replaces, in place, the initializers that the checkpoint has parameters for."""
+    """Replaces, in place, the initializers that the checkpoint has parameters for: all of them, or, on error, none."""
     state = _core.CheckpointState.load(os.fspath(path))
     if state.is_nominal:
         raise InvalidInput(f"{os.fspath(path)!r} is a nominal checkpoint: it has no data to load into a model")
-    for tensor in model.graph.initializer:
-        if state.has_parameter(tensor.name):
-            values = to_numpy(state.parameter(tensor.name))
-            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    chosen = [tensor for tensor in model.graph.initializer if state.has_parameter(tensor.name)]
+    if state.parameter_names and not chosen:
+        raise InvalidInput(f"{os.fspath(path)!r} is of another model: none of its parameters is an initializer")
+    found = [numpy_helper.from_array(to_numpy(state.parameter(tensor.name)), tensor.name) for tensor in chosen]
+    for old, new in zip(chosen, found, strict=True):
+        if (new.data_type, new.dims) != (old.data_type, old.dims):
+            raise InvalidInput(f"parameter {old.name!r}: got {_type(new)}, expected {_type(old)}, as in the model")
+    for old, new in zip(chosen, found, strict=True):
+        old.CopyFrom(new)
+
+
+def _type(tensor: TensorProto) -> str:
+    return f"{TensorProto.DataType.Name(tensor.data_type).lower()}{list(tensor.dims)}"
