@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -209,6 +210,7 @@ struct TrainingSession::Impl {
   }
 
   void set_rate(float value) {
+    if (!std::isfinite(value)) fail("learning rate: got ", value, ", expected a finite number");
     rate = value;
     state->resume().learning_rate = value;
   }
@@ -306,6 +308,7 @@ void TrainingSession::register_linear_scheduler(std::int64_t warmup, std::int64_
   impl_->require_optimizer();
   if (warmup < 0 || total < 0)
     fail("linear scheduler: got warmup ", warmup, ", total ", total, ", expected no less than 0");
+  if (!std::isfinite(initial_rate)) fail("linear scheduler: got rate ", initial_rate, ", expected a finite number");
   impl_->schedule = {warmup, total, initial_rate};
   impl_->group().initial_lr = initial_rate;
   ResumeState& r = impl_->state->resume();

@@ -332,6 +332,15 @@ def test_optimizer_blocks() -> None:
         optim.AdamW()(([], tensors))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"clip_grad": -1.0}, {"clip_grad": np.nan}, {"betas": (1.0, 0.9)}, {"eps": -1e-8}, {"weight_decay": np.inf}],
+)
+def test_optimizers_refuse_numbers_that_cannot_train(given: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match=r"expected a number in \[0, "):
+        optim.AdamW(**given)
+
+
 def test_losses_refuse_reductions_they_do_not_know() -> None:
     for kind in (loss.MSELoss, loss.L1Loss, loss.BCEWithLogitsLoss, loss.CrossEntropyLoss):
         with pytest.raises(RuntimeError, match=r"Reduction 'max' not supported.*'mean', 'sum', 'none'"):

@@ -185,6 +185,16 @@ def test_linear_schedule_warms_up_then_falls(state: CheckpointState) -> None:
     np.testing.assert_allclose(rates, wanted, atol=1e-7)
 
 
+@pytest.mark.parametrize("rate", [np.nan, np.inf, 1e40])
+def test_rates_are_finite(state: CheckpointState, rate: float) -> None:
+    optimizer = Optimizer(optimizer_model(), Module(models()[0], state))
+    with pytest.raises(backpass.InvalidInput, match="expected a finite number"):
+        optimizer.set_learning_rate(rate)
+    with pytest.raises(backpass.InvalidInput, match="expected a finite number"):
+        LinearLRScheduler(optimizer, 1, 10, rate)
+    assert optimizer.get_learning_rate() == pytest.approx(1e-3)
+
+
 def test_export_gives_a_model_that_runs(state: CheckpointState, tmp_path: Path) -> None:
     module = trained(state, range(1, 4))
     path = tmp_path / "inference.onnx"

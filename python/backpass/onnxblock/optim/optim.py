@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +16,18 @@ from backpass.onnxblock.onnxblock import ForwardBlock
 _DOMAIN = "com.microsoft"
 
 
+def _within(what: str, value: float, below: float = math.inf) -> float:
+    if not 0 <= float(value) < below:  # not a number is not within either
+        raise InvalidInput(f"{what}: got {value}, expected a number in [0, {below})")
+    return float(value)
+
+
 class ClipGradNorm(blocks.Block):
     """Scales all gradients, in place, so that their common Euclidean norm is at most ``max_norm``."""
 
     def __init__(self, max_norm: float) -> None:
         super().__init__()
-        self._max_norm = max_norm
+        self._max_norm = _within("max_norm", max_norm)
 
     def build(self, gradients_name: str) -> str:
         output = graph_utils.generate_graph_name("clip_grad_norm_output")
@@ -67,11 +74,11 @@ class AdamWOptimizer(_OptimizerBase):
             raise InvalidInput(f"adam_mode: got {adam_mode}, expected 0 or 1")
         self._attributes = {
             "adam_mode": adam_mode,
-            "alpha": float(betas[0]),
-            "beta": float(betas[1]),
+            "alpha": _within("betas[0]", betas[0], 1.0),
+            "beta": _within("betas[1]", betas[1], 1.0),
             "correct_bias": int(bool(bias_correction)),
-            "epsilon": float(1e-6 if eps is None else eps),
-            "weight_decay": float(weight_decay or 0.0),
+            "epsilon": _within("eps", 1e-6 if eps is None else eps),
+            "weight_decay": _within("weight_decay", weight_decay or 0.0),
         }
 
     def build(
