@@ -65,6 +65,7 @@ struct TrainingSession::Impl {
 
   void add_optimizer(const ModelSource& source) {
     auto made = std::make_unique<OptimizerModel>(read(source));
+    check_optimized();
     optimizer = std::move(made);
     resume_rate();
     if (!state->is_nominal()) allocate_momentums();
@@ -102,6 +103,18 @@ struct TrainingSession::Impl {
       }
     }
     if (!problems.empty()) fail(problems.substr(1));
+  }
+
+  /// Before the first step: one that fails in the middle would leave some parameters updated.
+  void check_optimized() const {
+    std::string problems;
+    for (const std::string& name : optimized()) {
+      const DType dtype = state->parameter(name).dtype;
+      if (dtype == DType::float32 || dtype == DType::float64) continue;
+      problems += concat("\nparameter '", name, "': got ", name_of(dtype),
+                         ", expected float32 or float64, which optimizers update; store it so and cast it");
+    }
+    if (!problems.empty()) fail<Unsupported>(problems.substr(1));
   }
 
   void resume_rate() {

@@ -292,6 +292,20 @@ def test_properties_keep_numbers_and_texts(state: CheckpointState) -> None:
         state.properties["missing"]
 
 
+def test_optimizers_refuse_types_they_cannot_update() -> None:
+    text = MODEL.replace("float[2] b = {0.1, -0.1}", "float16[2] h = {0, 0}").replace(
+        "y = Add(p, b)", "b = Cast<to = 1>(h) y = Add(p, b)"
+    )
+    values = {"w": W, "h": np.zeros(2, np.float16)}
+    core = _core.CheckpointState()
+    for name, array in values.items():
+        core.add_parameter(name, backpass._convert.to_engine(array), True)
+    proto = parser.parse_model(text).SerializeToString()
+    module = Module(_core.build_training_model(proto, ["w", "h"], [], ["loss"])[0], CheckpointState(core))
+    with pytest.raises(backpass.Unsupported, match="parameter 'h': got float16, expected float32 or float64"):
+        Optimizer(optimizer_model(), module)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
