@@ -30,16 +30,28 @@ void note(Opened& opened, std::string text) {
   opened.problems.push_back({Problem::Kind::invalid, "", "", std::move(text)});
 }
 
-void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& request, Opened& opened) {
-  for (const std::string& name : request.outputs) {
-    auto known = std::any_of(proto.output.begin(), proto.output.end(), [&](const auto& o) { return o.name == name; });
-    if (!known) note(opened, concat("output '", name, "': got a name the model does not have, expected an output"));
+/// Places of the outputs to differentiate, in the order they were asked for.
+std::vector<std::size_t> places_of(const onnx_io::GraphProto& proto, const GradientRequest& request, Opened& opened) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; request.outputs.empty() && i < proto.output.size(); ++i) {
+    if (holds_floats(opened.graph->outputs[i]->type)) places.push_back(i);
   }
-  for (std::size_t i = 0; i < proto.output.size(); ++i) {
+  for (const std::string& name : request.outputs) {
+    auto it = std::find_if(proto.output.begin(), proto.output.end(), [&](const auto& o) { return o.name == name; });
+    const auto place = static_cast<std::size_t>(it - proto.output.begin());
+    if (it == proto.output.end()) {
+      note(opened, concat("output '", name, "': got a name the model does not have, expected an output"));
+    } else if (std::find(places.begin(), places.end(), place) == places.end()) {
+      places.push_back(place);
+    }
+  }
+  return places;
+}
+
+void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& request, Opened& opened) {
+  for (std::size_t i : places_of(proto, request, opened)) {
     Value* v = opened.graph->outputs[i];
     const std::string& name = proto.output[i].name;
-    const bool is_named = std::find(request.outputs.begin(), request.outputs.end(), name) != request.outputs.end();
-    if (!is_named && (!request.outputs.empty() || !holds_floats(v->type))) continue;
     opened.outputs.push_back(v);
     opened.output_names.push_back(name);
     // What inference does not know of an output, the model may have stated.

@@ -66,6 +66,14 @@ def test_statistics_of_layer_normalization_take_part(shape: str, outputs: list[s
     assert_right(text, {"x": normal(3, 4), "w": normal(4), "b": normal(4)}, ["x", "w", "b"], outputs)
 
 
+@pytest.mark.parametrize("seeds", [False, True])
+def test_outputs_come_in_the_order_they_are_asked_for(seeds: bool) -> None:
+    m = model("(double[3] x) => (double[3] a, double[3] b) { a = Exp(x) b = Mul(x, x) }")
+    made = backpass.grad(m, ["x"], ["b", "a"], seeds=seeds).graph
+    assert [o.name for o in made.output] == ["b", "a", "x_grad"]
+    assert [i.name for i in made.input] == (["x", "b_grad", "a_grad"] if seeds else ["x"])
+
+
 def test_layer_normalization_with_a_scale_shorter_than_its_rows() -> None:
     text = "(double[2,3,4] x, double[4] w) => (double[2,3,4] y) { y = LayerNormalization<axis = -2>(x, w) }"
     assert_right(text, {"x": normal(2, 3, 4), "w": normal(4)}, ["x", "w"], ["y"])
