@@ -441,6 +441,18 @@ def test_accumulation_buffers_are_updated_in_place() -> None:
         session.run(None, feeds)
 
 
+def test_sums_that_are_outputs_are_not_hidden() -> None:
+    node = helper.make_node("InPlaceAccumulatorV2", ["sum", "value"], ["done", "total"], domain="com.microsoft")
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("sum", "value", "total")]
+    outputs = [helper.make_tensor_value_info("done", TensorProto.BOOL, [1]), infos.pop()]
+    graph = helper.make_graph([node], "g", infos, outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    session = _ort.InferenceSession(helper.make_model(graph, opset_imports=opsets).SerializeToString())
+    assert [o.name for o in session.get_outputs()] == ["done", "total"]
+    feeds = {"sum": np.ones(2, np.float32), "value": np.ones(2, np.float32)}
+    assert session.run(None, feeds)[1].tolist() == feeds["sum"].tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_optimizer_models_update_sequences_in_place(clip: float | None) -> None:
     from backpass import onnxblock

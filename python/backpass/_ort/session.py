@@ -45,11 +45,10 @@ class InferenceSession:
     ) -> None:
         _warn_about(providers)
         self._options = sess_options or SessionOptions()
-        self._model_meta, model, self._updates = _prepare(path_or_bytes)
+        self._model_meta, model, self._updates, shown = _prepare(path_or_bytes)
         self._session = open_session(model, self._options.to_engine())
-        hidden = set(self._updates.values())
         self._inputs = [NodeArg(info) for info in self._session.inputs()]
-        self._outputs = [NodeArg(info) for info in self._session.outputs() if info.name not in hidden]
+        self._outputs = [NodeArg(info) for info in self._session.outputs()[:shown]]
 
     def get_inputs(self) -> list[NodeArg]:
         return self._inputs
@@ -157,18 +156,21 @@ def _warn_about(providers: Sequence[Any] | None) -> None:
         warnings.warn(f"providers: got {names}; Backpass runs on the CPU", stacklevel=3)
 
 
-def _prepare(source: Model) -> tuple[ModelMetadata, Model, dict[str, str]]:
-    """Facts about the model, the model to load, and which of its outputs holds which updated input."""
+def _prepare(source: Model) -> tuple[ModelMetadata, Model, dict[str, str], int]:
+    """Facts about the model, the model to load, which of its outputs holds which updated input, and how many outputs
+    it had before those were added.
+    """
     if isinstance(source, bytes):
         proto = onnx.load_model_from_string(source)
     else:
         proto = onnx.load(source, load_external_data=False)
+    shown = len(proto.graph.output)
     updates = _expose_updates(proto.graph)
     if not updates:
-        return _meta(proto), source, {}
+        return _meta(proto), source, {}, shown
     if not isinstance(source, bytes):
         onnx.load_external_data_for_model(proto, str(Path(source).resolve().parent))
-    return _meta(proto), proto.SerializeToString(), updates
+    return _meta(proto), proto.SerializeToString(), updates, shown
 
 
 def _expose_updates(graph: onnx.GraphProto) -> dict[str, str]:
