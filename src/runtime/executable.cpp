@@ -6,6 +6,7 @@
 
 #include "graph/blame.hpp"
 #include "runtime/evaluate.hpp"
+#include "runtime/unshare.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -82,25 +83,6 @@ struct Executable::State {
 };
 
 namespace {
-
-Tensor copy_of(const Tensor& t) {
-  Tensor copy(t.dtype(), t.dims());
-  if (t.dtype() == DType::string) {
-    std::copy_n(t.as<std::string>(), t.size(), copy.as<std::string>());
-  } else if (t.bytes() > 0) {
-    std::memcpy(copy.mutable_data(), t.data(), t.bytes());
-  }
-  return copy;
-}
-
-/// Copies what someone else (a feed, a model constant) holds too, so that results can be written to freely.
-void unshare(RuntimeValue& v, long holders) {
-  if (v.is_tensor() && v.tensor.owner().use_count() != holders) v.tensor = copy_of(v.tensor);
-  if (v.kind != RuntimeValue::Kind::sequence) return;
-  std::vector<RuntimeValue> items = *v.items;
-  for (RuntimeValue& item : items) unshare(item, 2);
-  v = RuntimeValue::sequence(std::move(items));
-}
 
 std::vector<std::int64_t> key_of(std::span<const RuntimeValue> inputs) {
   std::vector<std::int64_t> key;

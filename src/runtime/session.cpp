@@ -10,6 +10,7 @@
 #include "plan/program.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
+#include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/parallel.hpp"
 #include "support/random_seed.hpp"
@@ -81,6 +82,13 @@ struct InferenceSession::Impl {
     return text.empty() ? "none" : text;
   }
 
+  /// By the reference executor, whose values are the feeds and the model's constants themselves where nothing computes.
+  std::vector<RuntimeValue> interpreted(const std::vector<RuntimeValue>& values) const {
+    std::vector<RuntimeValue> results = interpret(*graph, values);
+    for (RuntimeValue& result : results) unshare(result, 1);
+    return results;
+  }
+
   std::vector<RuntimeValue> select(std::span<const std::string> wanted, std::vector<RuntimeValue> all) const {
     if (wanted.empty()) return all;
     std::vector<RuntimeValue> chosen;
@@ -115,7 +123,7 @@ std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> out
   ThreadScope threads(impl_->options.num_threads);
   RandomScope random(impl_->random);
   std::vector<RuntimeValue> results =
-      impl_->options.reference ? interpret(*impl_->graph, values) : impl_->executable->run(values);
+      impl_->options.reference ? impl_->interpreted(values) : impl_->executable->run(values);
   return impl_->select(output_names, std::move(results));
 }
 
