@@ -7,13 +7,13 @@ namespace {
 
 std::int64_t checked_add(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
-  if (__builtin_add_overflow(a, b, &r)) fail("shape arithmetic overflows: ", a, " + ", b);
+  if (__builtin_add_overflow(a, b, &r)) fail<DimOverflow>("shape arithmetic overflows: ", a, " + ", b);
   return r;
 }
 
 std::int64_t checked_mul(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
-  if (__builtin_mul_overflow(a, b, &r)) fail("shape arithmetic overflows: ", a, " * ", b);
+  if (__builtin_mul_overflow(a, b, &r)) fail<DimOverflow>("shape arithmetic overflows: ", a, " * ", b);
   return r;
 }
 

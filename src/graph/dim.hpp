@@ -18,6 +18,12 @@
 
 namespace backpass {
 
+/// Arithmetic on extents that leaves 64 bits.
+class DimOverflow : public InvalidInput {
+ public:
+  using InvalidInput::InvalidInput;
+};
+
 class Dim {
  public:
   Dim() = default;
@@ -59,6 +65,16 @@ class Dim {
   std::int64_t value_ = 0;
   std::shared_ptr<const Terms> terms_;  // null: a number
 };
+
+/// f(), or nothing when that overflows: contents that are no extents may, and are left to the kernel, which wraps.
+template <class F>
+std::optional<Dim> unless_it_overflows(F&& f) {
+  try {
+    return f();
+  } catch (const DimOverflow&) {
+    return std::nullopt;
+  }
+}
 
 using Shape = std::vector<Dim>;
 

@@ -183,7 +183,11 @@ const RegisterPointwise div_op{{.name = "Div",
 void infer_neg(InferContext& c) {
   infer_tile(c);
   if (auto values = c.maybe_ints(0); values && c.shape(0).size() <= 1) {
-    for (Dim& d : *values) d = Dim(0) - d;
+    for (Dim& d : *values) {
+      std::optional<Dim> negative = unless_it_overflows([&] { return Dim(0) - d; });
+      if (!negative) return;
+      d = *std::move(negative);
+    }
     c.set_ints(0, *std::move(values));
   }
 }

@@ -23,7 +23,8 @@ void propagate_ints(InferContext& c, std::optional<Dim> (*f)(const Dim&, const D
     if ((result->size() != n && result->size() != 1) || (other->size() != n && other->size() != 1)) return;
     std::vector<Dim> values;
     for (std::size_t k = 0; k < n; ++k) {
-      std::optional<Dim> value = f((*result)[result->size() == 1 ? 0 : k], (*other)[other->size() == 1 ? 0 : k]);
+      std::optional<Dim> value = unless_it_overflows(
+          [&] { return f((*result)[result->size() == 1 ? 0 : k], (*other)[other->size() == 1 ? 0 : k]); });
       if (!value) return;
       values.push_back(*std::move(value));
     }

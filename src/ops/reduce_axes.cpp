@@ -34,9 +34,11 @@ void propagate_ints(InferContext& c, bool reduces) {
   auto values = c.maybe_ints(0);
   Join join = join_of(c.node.op);
   if (!values || values->empty() || join == nullptr || c.rank(0) != 1 || !reduces) return;
-  Dim result = values->front();
-  for (std::size_t i = 1; i < values->size(); ++i) result = join(result, (*values)[i]);
-  c.set_ints(0, {result});
+  std::optional<Dim> result = values->front();
+  for (std::size_t i = 1; result && i < values->size(); ++i) {
+    result = unless_it_overflows([&] { return join(*result, (*values)[i]); });
+  }
+  if (result) c.set_ints(0, {*result});
 }
 
 }  // namespace
