@@ -79,8 +79,9 @@ std::vector<Window> windows(const Node& node, std::span<const std::int64_t> kern
 Dim window_output(const Node& node, const Dim& in, const Window& w, bool ceil_mode) {
   if (is_same(auto_pad_of(node))) return ceil_div(in, w.stride);
   Dim room = in + (w.pad_begin + w.pad_end - reach(w));
-  if (room.is_known() && room.value() < 0) {
-    if (in.is(0)) return 0;
+  const std::int64_t least = ceil_mode ? 1 - w.stride : 0;  // rounding up, the last window may reach over the end
+  if (room.is_known() && room.value() < 0 && in.is(0)) return 0;
+  if (room.is_known() && room.value() < least) {
     fail(node.label(), " window of ", reach(w), " elements is longer than the padded input: got ", in.str(), " + ",
          w.pad_begin, " + ", w.pad_end, "; use a larger input, more padding or a smaller kernel or dilation");
   }
