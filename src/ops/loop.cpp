@@ -102,10 +102,14 @@ void compute(ComputeContext& c) {
     }
   }
 
-  for (std::size_t v = 0; v < variables.size(); ++v) c.outputs[v] = std::move(variables[v]);
+  SymbolValues symbols;  // of use when the body never ran
+  for (std::size_t v = 0; v < variables.size(); ++v) {
+    if (variables[v].is_tensor()) learn_symbols(body.inputs[kLeading + v]->type, variables[v].tensor.dims(), symbols);
+    c.outputs[v] = std::move(variables[v]);
+  }
   for (std::size_t s = 0; s < scans.size(); ++s) {
     const Type& element = body.outputs[1 + variables.size() + s]->type;
-    c.outputs[variables.size() + s] = scans[s].empty() ? empty_scan_output(element, 0) : stacked(scans[s], 0);
+    c.outputs[variables.size() + s] = scans[s].empty() ? empty_scan_output(element, 0, symbols) : stacked(scans[s], 0);
   }
 }
 

@@ -131,6 +131,20 @@ struct Results {
   std::vector<Tensor> scans;
 };
 
+// What the symbols in the types of the body's inputs stand for.
+SymbolValues symbols_of(const Plan& p, const Graph& body, const std::vector<RuntimeValue>& states,
+                        const std::vector<Tensor>& sources, const std::vector<std::size_t>& axes) {
+  SymbolValues known;
+  for (std::size_t i = 0; i < p.states; ++i)
+    if (states[i].is_tensor()) learn_symbols(body.inputs[i]->type, states[i].tensor.dims(), known);
+  for (std::size_t i = 0; i < p.scans_in; ++i) {
+    Dims slice = sources[i].dims();
+    slice.erase(slice.begin() + static_cast<std::ptrdiff_t>(axes[i]));
+    learn_symbols(body.inputs[p.states + i]->type, slice, known);
+  }
+  return known;
+}
+
 // Runs the body over `length` steps of `sources`, whose axes to walk are
 // in_axes.
 Results run_steps(ComputeContext& c, const Plan& p, std::vector<RuntimeValue> states,
@@ -149,15 +163,16 @@ Results run_steps(ComputeContext& c, const Plan& p, std::vector<RuntimeValue> st
       collected[i].push_back(owned(results[p.states + i].tensor));
     }
   }
-  Results out{std::move(states), {}};
   const Graph& body = body_of(c.node, "body");
+  const SymbolValues symbols = length == 0 ? symbols_of(p, body, states, sources, axes) : SymbolValues{};
+  Results out{std::move(states), {}};
   for (std::size_t i = 0; i < p.scans_out; ++i) {
     if (p.out_reversed[i] != 0) std::reverse(collected[i].begin(), collected[i].end());
     const Type& element = body.outputs[p.states + i]->type;
     const std::size_t rank =
         collected[i].empty() ? (element.shape ? element.shape->size() : 0) : collected[i][0].dims().size();
     const std::size_t axis = c.axis(p.out_axes[i], rank + 1);
-    out.scans.push_back(collected[i].empty() ? empty_scan_output(element, axis) : stacked(collected[i], axis));
+    out.scans.push_back(collected[i].empty() ? empty_scan_output(element, axis, symbols) : stacked(collected[i], axis));
   }
   return out;
 }

@@ -197,10 +197,20 @@ IterationTypes iteration_types(InferContext& context, std::vector<Type> initial,
   return result;
 }
 
-Tensor empty_scan_output(const Type& element, std::size_t axis) {
+void learn_symbols(const Type& input, const Dims& dims, SymbolValues& known) {
+  if (!input.is_tensor() || !input.shape || input.shape->size() != dims.size()) return;
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    if (auto name = (*input.shape)[i].symbol_name()) known.emplace(*name, Dim(dims[i]));
+}
+
+Tensor empty_scan_output(const Type& element, std::size_t axis, const SymbolValues& known) {
   Dims dims;
-  if (element.shape)
-    for (const Dim& dim : *element.shape) dims.push_back(dim.is_known() ? dim.value() : 0);
+  if (element.shape) {
+    for (const Dim& dim : *element.shape) {
+      const Dim extent = dim.substituted(known);
+      dims.push_back(extent.is_known() ? std::max<std::int64_t>(extent.value(), 0) : 0);
+    }
+  }
   dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(std::min(axis, dims.size())), 0);
   return {element.dtype, std::move(dims)};
 }

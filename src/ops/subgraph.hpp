@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,9 +53,15 @@ struct IterationTypes {
 IterationTypes iteration_types(InferContext& context, std::vector<Type> initial, std::size_t first,
                                const std::function<std::vector<Type>(const std::vector<Type>&)>& call);
 
-/// A tensor for a scan output of no iterations: extents the body does not tell
-/// are 0.
-Tensor empty_scan_output(const Type& element, std::size_t axis);
+/// Numbers behind symbols.
+using SymbolValues = std::map<std::string, Dim>;
+
+/// Notes what the bare symbols of a body input's type stand for when a tensor of these extents is handed in.
+void learn_symbols(const Type& input, const Dims& dims, SymbolValues& known);
+
+/// A tensor for a scan output of no iterations: extents that neither the body
+/// nor `known` tells are 0.
+Tensor empty_scan_output(const Type& element, std::size_t axis, const SymbolValues& known);
 
 /// Whether this is a bool tensor with one element.
 bool is_truth(const Tensor& tensor);
