@@ -1,6 +1,7 @@
 #include "passes/fuse_linear.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -171,8 +172,11 @@ class Fuser {
     }
   }
 
-  /// The factor is kept as float32, which must be enough for the element type.
+  /// The factor is kept as float32, which must be enough for the element type. It moves to the end of the product, so
+  /// one that keeps numbers in range, where they would overflow or vanish without it, stays where it is.
   static bool multiply(Draft& draft, double factor) {
+    constexpr double kFar = 0x1p24;
+    if (!(std::abs(factor) <= kFar && std::abs(factor) >= 1 / kFar)) return false;
     double alpha = draft.alpha * factor;
     bool exact = static_cast<double>(static_cast<float>(alpha)) == alpha;
     if (draft.a->type.dtype == DType::float64 && !exact) return false;
