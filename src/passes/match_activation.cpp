@@ -31,7 +31,10 @@ std::optional<ActivationSpec> default_domain(const Node& node) {
   if (node.op == "HardSigmoid") {
     return spec(F::hard_sigmoid, node.attr_float("alpha", 0.2F), node.attr_float("beta", 0.5F));
   }
-  if (node.op == "HardSwish") return spec(F::hard_swish, 1.0F / 6.0F, 0.5F);
+  if (node.op == "HardSwish") {
+    if (node.input(0)->type.dtype == DType::float64) return std::nullopt;  // a sixth is kept as float32
+    return spec(F::hard_swish, 1.0F / 6.0F, 0.5F);
+  }
   if (node.op == "Sigmoid") return spec(F::sigmoid);
   if (node.op == "Tanh") return spec(F::tanh);
   if (node.op == "Swish") return spec(F::silu, node.attr_float("alpha", 1.0F));
