@@ -67,6 +67,8 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> _core.Tensor:
 
 def _from_dlpack(value: Any) -> _core.Tensor:
     detached = value.detach() if hasattr(value, "detach") else value
+    if hasattr(detached, "resolve_neg"):  # torch negates and conjugates by a mark, which DLPack does not carry
+        detached = detached.resolve_conj().resolve_neg()
     if hasattr(detached, "contiguous"):
         detached = detached.contiguous()
     if str(getattr(detached, "dtype", "")).endswith("bfloat16"):
