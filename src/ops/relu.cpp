@@ -146,7 +146,7 @@ void infer_prelu(InferContext& c) {
             shown(c.shape(0)));
   const Shape& broadcast = *c.outputs[0].shape;
   for (std::size_t i = 0; i < broadcast.size(); ++i) {
-    bool grew = c.shape(0)[i].is(1) && !broadcast[i].is(1);
+    bool grew = c.shape(0)[i].is(1) && broadcast[i].is_known() && !broadcast[i].is(1);
     c.require(!grew, "slope: got shape ", shown(c.shape(1)), ", expected one that broadcasts to ", shown(c.shape(0)));
   }
   c.set_shape(0, c.shape(0));
