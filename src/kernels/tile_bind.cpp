@@ -61,6 +61,11 @@ class TemporaryPlanner {
     }
   }
 
+  // The register is read once more when the program has run.
+  void keep_to_the_end(TileRegister r) {
+    last_use_[static_cast<std::size_t>(r)] = static_cast<int>(program_.code.size());
+  }
+
   // Calls place(register, slot) for each temporary.
   template <class F>
   void plan(F&& place) {
@@ -167,6 +172,7 @@ class Binder {
       plan_.flat.push_back({reg, static_cast<int>(k), true, is_row(reg), tile_element_size(program_.type(reg))});
     }
     TemporaryPlanner planner(program_, temporary_);
+    for (const auto& late : plan_.late_outputs) planner.keep_to_the_end(late.first);
     planner.plan([&](TileRegister reg, int slot) { slot_of_.emplace_back(reg, slot); });
     slots_ = planner.slots();
   }
