@@ -36,12 +36,7 @@ class InferenceSession:
 
     def __init__(self, model: Model, options: SessionOptions | None = None, **settings: Any) -> None:
         """Loads a path or serialized bytes. Settings are fields of SessionOptions: ``num_threads=2``."""
-        options = options or SessionOptions()
-        for name, value in settings.items():
-            if not hasattr(options, name):
-                raise TypeError(f"unknown session option {name!r}")
-            setattr(options, name, value)
-        self._session = open_session(model, options)
+        self._session = open_session(model, _with_settings(options, settings))
         self._names = [info.name for info in self._session.outputs()]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -74,6 +69,19 @@ class InferenceSession:
     def take_profile(self) -> Profile:
         """Steps run since the last call, for a table or a Chrome trace; needs ``profile=True``."""
         return Profile(self._session.take_profile())
+
+
+def _with_settings(options: SessionOptions | None, settings: Mapping[str, Any]) -> SessionOptions:
+    """The options with these fields set; the caller's own object stays as it is."""
+    chosen = SessionOptions()
+    names = [name for name in dir(SessionOptions) if not name.startswith("_")]
+    for name in names if options is not None else []:
+        setattr(chosen, name, getattr(options, name))
+    for name, value in settings.items():
+        if name not in names:
+            raise TypeError(f"unknown session option {name!r}")
+        setattr(chosen, name, value)
+    return chosen
 
 
 def open_session(model: Model, options: SessionOptions) -> _core.Session:
