@@ -110,12 +110,45 @@ def test_check_finds_every_problem():
     assert "axis: got 9, expected one in [-2, 2)" in str(report)
 
 
+def test_settings_of_one_session_are_not_those_of_the_next(affine):
+    options = backpass.SessionOptions()
+    options.profile = True
+    backpass.InferenceSession(affine, options, reference=True, num_threads=1)
+    assert not options.reference
+    assert options.num_threads == backpass.SessionOptions().num_threads
+    session = backpass.InferenceSession(affine, options)
+    session.run(None, {"x": np.ones((1, 3), np.float32)})
+    assert session.take_profile().total_us > 0
+    with pytest.raises(TypeError, match="unknown session option 'threads'"):
+        backpass.InferenceSession(affine, options, threads=2)
+
+
 def test_the_plan_names_steps_and_bytes(affine):
     session = backpass.InferenceSession(affine)
     report = session.plan({"x": np.ones((8, 3), np.float32)})
     assert report.steps >= 1
     assert report.lower_bound_bytes <= report.peak_bytes
     assert "arena:" in str(report)
+
+
+@pytest.mark.parametrize("alias", ["Cast", "Sum"])
+def test_a_result_under_another_name_survives_what_is_computed_after_it(alias):
+    """Cast from float16 and Sum of one tensor are no instructions of their own in a fused program."""
+    kind = TensorProto.FLOAT16 if alias == "Cast" else TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Add", ["x", "y"], ["a"]),
+        helper.make_node("Mul", ["a", "z"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node(alias, ["a"], ["d"], **({"to": TensorProto.FLOAT} if alias == "Cast" else {})),
+    ]
+    inputs = [helper.make_tensor_value_info(name, kind, ["n", 8]) for name in "xyz"]
+    outputs = [helper.make_tensor_value_info("c", kind, None), floats("d", None)]
+    session = backpass.InferenceSession(model(nodes, inputs, outputs))
+    assert any("fused 4 nodes" in line for line in session.rewrites())
+    x, y, z = np.random.default_rng(4).integers(-8, 8, (3, 5, 8)).astype(np.float16 if alias == "Cast" else np.float32)
+    c, d = session.run(None, {"x": x, "y": y, "z": z})
+    np.testing.assert_array_equal(c, np.maximum((x + y) * z, 0))
+    np.testing.assert_array_equal(d, x + y)
 
 
 def test_profile_gives_a_table_and_a_chrome_trace(affine, tmp_path):
