@@ -1,7 +1,6 @@
 #include "training/module_session.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "gradient/module_graph.hpp"
@@ -13,6 +12,7 @@
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"
 #include "runtime/executable.hpp"
+#include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/parallel.hpp"
 #include "support/random_seed.hpp"
@@ -35,12 +35,6 @@ bool draws_numbers(const Graph& graph) {
 
 bool is_scalar(const Value& v) {
   return v.type.shape && std::all_of(v.type.shape->begin(), v.type.shape->end(), [](const Dim& d) { return d.is(1); });
-}
-
-Tensor copy_of(const Tensor& t) {
-  Tensor copy(t.dtype(), t.dims());
-  if (t.bytes() > 0) std::memcpy(copy.mutable_data(), t.data(), t.bytes());
-  return copy;
 }
 
 /// The module's graph for one choice of outputs that gradients arrive for, ready to run.

@@ -617,7 +617,7 @@ def test_operators_may_keep_what_they_return(domain: str) -> None:
 def test_none_is_no_number(domain: str) -> None:
     backpass.register_operator(domain, "Scaled")(lambda x, alpha=1.0: x * alpha)
     backpass.register_gradient(domain, "Scaled")(lambda g: g.dy() * g.attributes.get("alpha"))
-    with pytest.raises(backpass.InvalidInput, match="Scaled .*constant: got None"):
+    with pytest.raises(backpass.InvalidInput, match=r"Scaled .*constant: got None"):
         backpass.grad(single("Scaled", domain, [["n"]]), ["x0"])
 
 
