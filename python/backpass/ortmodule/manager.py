@@ -81,7 +81,7 @@ class Manager:
                 return variant.run(feeds, tensors)
             except RuntimeError:
                 self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
-                if not tree.reshaped():
+                if not tree.retyped():
                     raise
                 self._tree = None
             return self.run(args, kwargs)
@@ -100,7 +100,6 @@ class Manager:
         shapes = tuple([t.shape for t in tensors])
         kinds = (
             tuple([(t.dtype, t.device) for t in tensors]),
-            tuple([members[name].dtype for members, name in tree.slots.values()]),
             torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
             torch.get_default_dtype(),
         )

@@ -43,11 +43,11 @@ class ModuleTree:
         self._constants: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._containers: list[tuple[dict[str, Any], str, Any]] = []
         self._objects: list[tuple[dict[str, Any], str, Any]] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._described: list[Any] = []
         self._seen: set[int] = set()
         self._add(root, "")
-        self._described.append(tuple(self._shapes.items()))
+        self._described.append(tuple(self._types.items()))
         self._sizes = list(map(len, self._tables))
         self.ties = self._find_ties()
         self.key = tuple(self._described)
@@ -67,7 +67,7 @@ class ModuleTree:
                     continue
                 self.slots[prefix + name] = (members, name)
                 if not nn.parameter.is_lazy(tensor):
-                    self._shapes[prefix + name] = tuple(tensor.shape)
+                    self._types[prefix + name] = tuple(tensor.shape), tensor.dtype
                 if members is module._parameters:
                     self.parameters.append(prefix + name)
         if first:
@@ -139,9 +139,13 @@ class ModuleTree:
         except KeyError:
             return False
 
-    def reshaped(self) -> bool:
-        """Whether a parameter or buffer has another shape than when this look was taken."""
-        return any(tuple(self.tensor(name).shape) != shape for name, shape in self._shapes.items())
+    def retyped(self) -> bool:
+        """Whether a parameter or buffer has another shape or element type than when this look was taken.
+
+        Not looked at for every call: the engine refuses such tensors, and then is the time to ask.
+        """
+        now = ((self.tensor(name), was) for name, was in self._types.items())
+        return any((tuple(tensor.shape), tensor.dtype) != was for tensor, was in now)
 
     def tensor(self, name: str) -> torch.Tensor:
         members, key = self.slots[name]

@@ -81,7 +81,8 @@ class EngineGraph:
         begin = time.perf_counter()
         seed = _draw_seed() if self._is_random else None
         numbers = torch.get_rng_state() if keep and self._calls_torch else None
-        outputs, pending = self.session.forward([_dense(t) for t in inputs], keep, seed)
+        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in inputs]
+        outputs, pending = self.session.forward(dense, keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
         return outputs, pending, numbers
@@ -145,8 +146,6 @@ def _check_unchanged(run: Any) -> None:
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as its memory says, without strides, signs and conjugations that torch applies when it reads."""
-    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
-        return tensor
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 
