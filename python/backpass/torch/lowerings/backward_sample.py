@@ -9,6 +9,7 @@ from torch import fx
 
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings.pool import refuse_padded_cubic
 
 aten = torch.ops.aten
 
@@ -21,6 +22,7 @@ def grid_sampler_backward(
     b: GraphBuilder, node: fx.Node, dy: Value, x: Value, grid: Value, mode: int, padding: int, align: bool,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
+    refuse_padded_cubic(mode, padding)
     wanted = [b.fresh() if m else None for m in output_mask]
     results = b.op(
         "GridSampleGrad", dy, x, grid, outputs=wanted, domain="backpass", mode=MODES[mode],

@@ -220,12 +220,16 @@ def pixel_shuffle(b: GraphBuilder, node: fx.Node, x: Value, factor: int) -> Valu
     return b.op("DepthToSpace", x, blocksize=factor, mode="CRD", dtype=x.dtype)
 
 
+def refuse_padded_cubic(mode: int, padding: int) -> None:
+    if mode == 2 and padding != 0:
+        raise NoLoweringError("cubic with padding: torch pads each of the 16 pixels, ONNX moves the point inside first")
+
+
 @lowers(aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def grid_sampler(b: GraphBuilder, node: fx.Node, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
     if b.opset < 20 or (mode == 2 and x.rank != 4):
         raise NoLoweringError("GridSample of this rank and opset")
-    if mode == 2 and padding != 0:
-        raise NoLoweringError("cubic with padding: torch pads each of the 16 pixels, ONNX moves the point inside first")
+    refuse_padded_cubic(mode, padding)
     settings: dict[str, Any] = {
         "mode": ("linear", "nearest", "cubic")[mode],
         "padding_mode": ("zeros", "border", "reflection")[padding],
