@@ -27,21 +27,23 @@ def ortmodule(module: nn.Module) -> nn.Module:
     return ORTModule(module)
 
 
+def ours_compiled(module: nn.Module) -> Any:
+    from backpass.dynamo import backpass  # by name it is only known where Backpass is installed
+
+    return torch.compile(module, backend=backpass)
+
+
 def original(module: nn.Module) -> nn.Module:
     from onnxruntime.training.ortmodule import ORTModule
 
     return ORTModule(module)
 
 
-def compiled(backend: str, **options: Any) -> Callable[[nn.Module], Any]:
-    return lambda module: torch.compile(module, backend=backend, **options)
-
-
 ENGINES: dict[str, Callable[[nn.Module], Any]] = {
     "eager": lambda module: module,
     "backpass": ortmodule,
-    "backpass-compile": compiled("backpass"),
-    "inductor": compiled("inductor"),
+    "backpass-compile": ours_compiled,
+    "inductor": lambda module: torch.compile(module, backend="inductor"),
     "original": original,
 }
 
