@@ -7,10 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
-
 #include "backpass/custom_operator.hpp"
 #include "bindings.hpp"
+#include "runtime/unshare.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;
@@ -83,12 +82,7 @@ AttributeValue attribute_from_python(nb::handle h) {
 }
 
 /// A function may keep what it is given; memory without an owner is used again after the call.
-Tensor owned(const Tensor& t) {
-  if (t.owner() != nullptr || t.dtype() == DType::string) return t;
-  Tensor copy(t.dtype(), t.dims());
-  if (t.bytes() > 0) std::memcpy(copy.mutable_data(), t.data(), t.bytes());
-  return copy;
-}
+Tensor owned(const Tensor& t) { return t.owner() != nullptr || t.dtype() == DType::string ? t : copy_of(t); }
 
 nb::list tensors_to_python(std::span<const Tensor> tensors) {
   nb::list list;

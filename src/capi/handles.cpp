@@ -2,29 +2,12 @@
 
 #include <cstring>
 
+#include "runtime/value_info.hpp"
+
 namespace backpass::capi {
 namespace {
 
 thread_local std::string last_error;  // NOLINT: one per thread is what the interface promises
-
-bool fits(const ValueInfo& info, const Tensor& given) {
-  if (given.dtype() != info.dtype) return false;
-  if (!info.has_shape) return true;
-  const Dims& dims = given.dims();
-  if (dims.size() != info.shape.size()) return false;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const std::string& extent = info.shape[i];  // a number, or a symbol
-    const bool is_number = !extent.empty() && extent.find_first_not_of("0123456789") == std::string::npos;
-    if (is_number && extent != std::to_string(dims[i])) return false;
-  }
-  return true;
-}
-
-std::string declared(const ValueInfo& info) {
-  std::string text(name_of(info.dtype));
-  for (size_t i = 0; info.has_shape && i < info.shape.size(); ++i) text += (i == 0 ? "[" : ",") + info.shape[i];
-  return info.has_shape ? text + (info.shape.empty() ? "[]" : "]") : text;
-}
 
 }  // namespace
 
@@ -50,9 +33,9 @@ void check_out(const std::vector<ValueInfo>& infos, BpTensor* const* outputs, si
   if (count != infos.size()) fail("number of outputs: got ", count, ", expected ", infos.size());
   if (count > 0) need(outputs, "outputs");
   for (size_t i = 0; i < count; ++i) {
-    if (outputs[i] == nullptr || fits(infos[i], outputs[i]->tensor)) continue;
-    const Tensor& given = outputs[i]->tensor;
-    fail("output ", i, ": got ", name_of(given.dtype()), to_string(given.dims()), ", expected ", declared(infos[i]));
+    if (outputs[i] == nullptr) continue;
+    if (std::string problem = mismatch(infos[i], outputs[i]->tensor); !problem.empty())
+      fail("output ", i, ": ", problem);
   }
 }
 

@@ -43,6 +43,27 @@ bool fits(const Type& type, const Tensor& fed) {
   return true;
 }
 
+bool fits(const ValueInfo& info, const Tensor& given) {
+  if (given.dtype() != info.dtype) return false;
+  if (!info.has_shape) return true;
+  const Dims& dims = given.dims();
+  if (dims.size() != info.shape.size()) return false;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const std::string& extent = info.shape[i];  // a number, or a symbol
+    const bool is_number = !extent.empty() && extent.find_first_not_of("0123456789") == std::string::npos;
+    if (is_number && extent != std::to_string(dims[i])) return false;
+  }
+  return true;
+}
+
+std::string text_of(const ValueInfo& info) {
+  std::string text(name_of(info.dtype));
+  if (!info.has_shape) return text;
+  text += '[';
+  for (std::size_t i = 0; i < info.shape.size(); ++i) text += (i == 0 ? "" : ",") + info.shape[i];
+  return text + ']';
+}
+
 std::string text_of(const RuntimeValue& fed) {
   if (fed.is_tensor()) return std::string(name_of(fed.tensor.dtype())) + to_string(fed.tensor.dims());
   return fed.kind == RuntimeValue::Kind::sequence ? "a sequence" : "nothing";
@@ -90,6 +111,10 @@ std::string mismatch(const Value& input, const RuntimeValue& fed) {
     problems += concat("\ninput '", input.name, "' element ", i, ": got ", text_of(item), ", expected ", element.str());
   }
   return problems;
+}
+
+std::string mismatch(const ValueInfo& info, const Tensor& given) {
+  return fits(info, given) ? "" : concat("got ", text_of(given), ", expected ", text_of(info));
 }
 
 void check_symbols(std::span<Value* const> inputs, std::span<const RuntimeValue> fed) {

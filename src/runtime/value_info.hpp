@@ -15,6 +15,9 @@ ValueInfo describe(const Value& value);
 /// that equal names get equal numbers is checked when the shapes are bound.
 std::string mismatch(const Value& input, const RuntimeValue& fed);
 
+/// The same for a tensor that is to hold what `info` describes: "got ..., expected ...", or empty.
+std::string mismatch(const ValueInfo& info, const Tensor& given);
+
 /// Throws when a symbol of the declared extents would stand for two numbers.
 void check_symbols(std::span<Value* const> inputs, std::span<const RuntimeValue> fed);
 

@@ -23,7 +23,6 @@ void add_layer(PassFixture& f, Value*& x) {
 }
 
 TEST(Binding, NewExtentsOfFiveHundredNodesCostLessThanAMillisecond) {
-  if (BACKPASS_SANITIZED) GTEST_SKIP() << "times mean nothing under a sanitizer";
   PassFixture f;
   Value* x = f.input({8, 16}, DType::float32, {"batch"});
   while (f.graph.nodes().size() < 500) add_layer(f, x);
@@ -39,7 +38,9 @@ TEST(Binding, NewExtentsOfFiveHundredNodesCostLessThanAMillisecond) {
     best = std::min(best, time.count());
   }
   const auto nodes = static_cast<double>(program->steps.size());
-  EXPECT_LT(best / nodes, 2.0) << "microseconds per node";
+  if (!BACKPASS_SANITIZED) {  // times mean nothing under a sanitizer
+    EXPECT_LT(best / nodes, 2.0) << "microseconds per node";
+  }
   // What takes most of that time, and does not depend on who else uses the machine.
   std::int64_t before = allocation_count();
   std::unique_ptr<Binding> binding = make_binding(*program, other);

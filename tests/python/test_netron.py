@@ -13,10 +13,7 @@ import torch
 from backpass import artifacts
 from backpass.torch import to_onnx
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("node") is None, reason="Netron's reader is JavaScript, and node is not installed"),
-]
+pytestmark = pytest.mark.slow  # needs node, which `make test-slow` installs: Netron's reader is JavaScript
 
 
 class Network(torch.nn.Module):

@@ -21,6 +21,7 @@ from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.session import SessionOptions
 from backpass.torch import Dispatcher, Slot, export_graph
 from backpass.torch.lowerings.tail_special import VALUES_ONLY
+from backpass.torch.runtime import dense
 
 log = logging.getLogger("backpass.dynamo")
 
@@ -137,10 +138,7 @@ def transformed(proto: onnx.ModelProto, options: CompileOptions) -> onnx.ModelPr
 def as_feed(value: Any) -> torch.Tensor:
     """What the engine takes: contiguous tensors; sizes as 0-D int64."""
     if isinstance(value, torch.Tensor):
-        if value.is_conj() or value.is_neg():
-            value = value.resolve_conj().resolve_neg()
-        feed: torch.Tensor = value if value.is_contiguous() else value.contiguous()
-        return feed
+        return dense(value)
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 

@@ -132,11 +132,9 @@ class Manager:
                     break
                 positional.append(kwargs[name])
             used = self.parameter_names[len(args) : len(positional)]
-            rest = [name for name in kwargs if name not in used]
-            rest.sort(
-                key=lambda name: (1, "") if name not in self.keyword_names else (0, name)
-            )  # **kwargs have an order
-            args, kwargs = tuple(positional), {name: kwargs[name] for name in rest}
+            named = sorted(name for name in kwargs if name in self.keyword_names and name not in used)
+            others = [name for name in kwargs if name not in self.keyword_names]  # **kwargs have an order
+            args, kwargs = tuple(positional), {name: kwargs[name] for name in (*named, *others)}
         return "tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))
 
     def _find(

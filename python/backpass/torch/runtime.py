@@ -81,15 +81,15 @@ class EngineGraph:
         begin = time.perf_counter()
         seed = _draw_seed() if self._is_random else None
         numbers = torch.get_rng_state() if keep and self._calls_torch else None
-        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in inputs]
-        outputs, pending = self.session.forward(dense, keep, seed)
+        given = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else dense(t) for t in inputs]
+        outputs, pending = self.session.forward(given, keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
         return outputs, pending, numbers
 
     def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         begin = time.perf_counter()
-        given = [None if seed is None else _dense(seed) for seed in seeds]
+        given = [None if seed is None else dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
         if repeats:
             _check_unchanged(run)
@@ -144,7 +144,7 @@ def _check_unchanged(run: Any) -> None:
             )
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
+def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as its memory says, without strides, signs and conjugations that torch applies when it reads."""
     return tensor.resolve_conj().resolve_neg().contiguous()
 
