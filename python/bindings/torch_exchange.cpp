@@ -135,6 +135,12 @@ bool is_contiguous(const dl::Array& a) {
   return true;
 }
 
+/// Whether the elements lie one after the other, and mean what the bytes say. (Signs that torch has put off, the bytes do
+/// not show either, but asking every tensor for them takes as long as the rest: callers do where it can be.)
+bool is_as_stored(nb::handle object, const dl::Array& a) {
+  return is_contiguous(a) && (a.dtype.code != dl::kComplex || !nb::cast<bool>(object.attr("is_conj")()));
+}
+
 dl::Managed* take(nb::handle object) {
   dl::Managed* managed = nullptr;
   if (torch().exchange->from_object(object.ptr(), &managed) != 0) throw nb::python_error();
@@ -157,9 +163,9 @@ Tensor tensor_from_torch(nb::handle object) {
   }
   nb::object held;
   dl::Managed* managed = take(object);
-  if (managed->array.device.type == dl::kCpu && !is_contiguous(managed->array)) {
+  if (managed->array.device.type == dl::kCpu && !is_as_stored(object, managed->array)) {
     managed->deleter(managed);
-    held = object.attr("contiguous")();
+    held = object.attr("resolve_conj")().attr("contiguous")();
     managed = take(held);
   }
   std::shared_ptr<const void> owner(managed, [](const void* p) {

@@ -1,5 +1,7 @@
 #include "support/buffer_pool.hpp"
 
+#include <sys/mman.h>
+
 #include <map>
 #include <mutex>
 
@@ -7,6 +9,17 @@ namespace backpass {
 namespace {
 
 constexpr std::size_t kWorthKeeping = std::size_t{1} << 16;  // below, malloc is as good
+
+/// A Tensor asks for huge pages. Those pay for what every step reads again and again; but where the system has to look
+/// for them, the first gradients take longer to touch than to compute.
+Tensor on_usual_pages(std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  Tensor memory(DType::uint8, {static_cast<std::int64_t>(bytes)});
+  auto* data = memory.as<std::byte>();
+  const std::size_t skipped = (kPage - reinterpret_cast<std::uintptr_t>(data) % kPage) % kPage;
+  if (bytes > skipped) madvise(data + skipped, (bytes - skipped) / kPage * kPage, MADV_NOHUGEPAGE);
+  return memory;
+}
 
 struct Idle {
   Tensor memory;
@@ -43,7 +56,7 @@ Tensor BufferPool::take(DType dtype, Dims dims) {
   const std::size_t bytes = dtype == DType::string ? 0 : byte_size(dtype, element_count(dims));
   if (bytes < kWorthKeeping) return {dtype, std::move(dims)};
   Tensor memory = shelf_->find(bytes);
-  if (memory.size() == 0) memory = Tensor(DType::uint8, {static_cast<std::int64_t>(bytes)});
+  if (memory.size() == 0) memory = on_usual_pages(bytes);
   const void* data = memory.data();
   std::shared_ptr<const void> owner(data, [shelf = std::weak_ptr(shelf_), memory](const void*) mutable {
     if (auto alive = shelf.lock()) alive->put_back(std::move(memory));

@@ -81,7 +81,7 @@ class EngineGraph:
         begin = time.perf_counter()
         seed = _draw_seed() if self._is_random else None
         numbers = torch.get_rng_state() if keep and self._calls_torch else None
-        given = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else dense(t) for t in inputs]
+        given = [dense(t) if t.is_neg() else t for t in inputs]
         outputs, pending = self.session.forward(given, keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
@@ -91,8 +91,7 @@ class EngineGraph:
         begin = time.perf_counter()
         given = [None if seed is None else dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
-        if repeats:
-            _check_unchanged(run)
+        _check_unchanged(run, range(len(run.inputs)) if repeats else run.read, repeats)
         with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
             found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:  # from now on the session expects these gradients
@@ -133,14 +132,16 @@ def _drawing_again(numbers: torch.Tensor) -> Iterator[None]:
         torch.set_rng_state(now)
 
 
-def _check_unchanged(run: Any) -> None:
-    """A pass that is repeated reads everything again, also what the backward pass alone would not."""
-    for tensor, version in zip(run.inputs, run.versions, strict=True):
-        if tensor._version != version:
+def _check_unchanged(run: Any, read: Sequence[int], repeats: bool) -> None:
+    """Refuses what torch refuses of tensors it saved. A pass that is repeated reads everything again, also what the
+    backward pass alone would not."""
+    for i in read:
+        if run.inputs[i]._version != run.versions[i]:
+            why = "Gradients arrived for other outputs than before, or once more, so the forward pass has to be repeated"
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                f"tensor of shape {list(tensor.shape)} is at version {tensor._version}, expected {version}. Gradients "
-                "arrived for other outputs than before, or once more, so the forward pass has to be repeated"
+                f"tensor of shape {list(run.inputs[i].shape)} is at version {run.inputs[i]._version}; expected version "
+                f"{run.versions[i]} instead. {why if repeats else ''}".rstrip()
             )
 
 
@@ -158,20 +159,22 @@ class _Run(torch.autograd.Function):
         ctx.graph = graph
         ctx.inputs = inputs
         ctx.versions = [t._version for t in inputs]
+        ctx.read = graph._read_inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(outputs[i] for i in graph._flat))
-        # torch refuses the backward pass when one of these was changed in place meanwhile, or freed by an earlier one
-        ctx.save_for_backward(*(inputs[i] for i in graph._read_inputs), *(outputs[i] for i in graph._read_outputs))
+        if graph._read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
+            ctx.save_for_backward(*(outputs[i] for i in graph._read_outputs))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *seeds: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        ctx.saved_tensors  # noqa: B018  # checks
         if ctx.pending is None:
             raise RuntimeError(
                 "Trying to backward through the graph a second time: what the engine kept was freed by the first "
                 "backward pass. Give that one retain_graph=True"
             )
+        if ctx.graph._read_outputs:
+            ctx.saved_tensors  # noqa: B018  # checks
         if all(seed is None for seed in seeds):
             return (None,) * (1 + len(ctx.graph.input_names))
         with torch.no_grad():
