@@ -40,11 +40,30 @@ class ExportCache:
         self._logger = logger
         self._warned = False
 
-    def load(
+    def key(
         self, manager: Manager, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool
-    ) -> Variant | None:
+    ) -> str | None:
+        """What the export of this call is found by; None where nothing is kept. To be asked for before the capture, as
+        the next process will: what forward sets the first time it runs is no part of it."""
+        if self._folder is None:
+            return None
+        try:
+            call = [
+                dynamic,
+                manager.options.onnx_opset_version,
+                json.dumps(io.dump(arguments)),
+                manager.input_names(arguments),
+                [(tuple(t.shape), str(t.dtype)) for t in tensors],
+                torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+                torch.get_default_dtype(),
+            ]
+            return fingerprint(manager.module, tree, call)
+        except (NoKeyError, TypeError, OSError) as error:
+            self._logger.info("exports of %s are not cached: %s", type(manager.module).__name__, error)
+            return None
+
+    def load(self, key: str | None, manager: Manager, arguments: io.Structure, dynamic: bool) -> Variant | None:
         """The export another process made of the same module for the same call, if there is one."""
-        key = self._key(manager, tree, arguments, tensors, dynamic)
         if key is None or self._folder is None:
             return None
         path = self._folder / f"{key}.json"
@@ -68,17 +87,8 @@ class ExportCache:
         variant.from_cache = True
         return variant
 
-    def store(
-        self,
-        manager: Manager,
-        tree: ModuleTree,
-        arguments: io.Structure,
-        tensors: list[torch.Tensor],
-        dynamic: bool,
-        variant: Variant,
-    ) -> None:
+    def store(self, key: str | None, variant: Variant) -> None:
         """Writes an export, unless something in it means nothing to another process."""
-        key = self._key(manager, tree, arguments, tensors, dynamic)
         if key is None or self._folder is None:
             return
         try:
@@ -104,26 +114,6 @@ class ExportCache:
         except BaseException:
             os.unlink(temporary)
             raise
-
-    def _key(
-        self, manager: Manager, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool
-    ) -> str | None:
-        if self._folder is None:
-            return None
-        try:
-            call = [
-                dynamic,
-                manager.options.onnx_opset_version,
-                json.dumps(io.dump(arguments)),
-                manager.input_names(arguments),
-                [(tuple(t.shape), str(t.dtype)) for t in tensors],
-                torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-                torch.get_default_dtype(),
-            ]
-            return fingerprint(manager.module, tree, call)
-        except (NoKeyError, TypeError, OSError) as error:
-            self._logger.info("exports of %s are not cached: %s", type(manager.module).__name__, error)
-            return None
 
     def _warn(self, text: str) -> None:
         if not self._warned:

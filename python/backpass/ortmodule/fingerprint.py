@@ -49,8 +49,9 @@ def fingerprint(module: nn.Module, tree: ModuleTree, call: Iterable[Any]) -> str
             raise NoKeyError(f"{_class_name(type(part))} has hooks, which are part of the graph")
         add(path, _class_name(type(part)), part.training)
         for name, value in sorted(vars(part).items()):
-            if name not in _MEMBERS and name != "training" and not name.endswith("_hooks"):
-                add(name, *_described(value, 0))
+            if name in _MEMBERS or name == "training" or name.endswith("_hooks") or _is_hash(name, value):
+                continue
+            add(name, *_described(value, 0))
     for name in tree.slots:
         tensor = tree.tensor(name)
         add(name, tuple(tensor.shape), tensor.dtype, name in tree.parameters)
@@ -95,9 +96,15 @@ def _described(value: Any, depth: int) -> Iterable[Any]:
     elif hasattr(value, "__dict__"):
         yield _class_name(type(value))
         for name, member in sorted(vars(value).items()):
-            yield name, list(_described(member, depth + 1))
+            if not _is_hash(name, member):
+                yield name, list(_described(member, depth + 1))
     else:
         yield _class_name(type(value)), repr(value).split(" at 0x")[0]
+
+
+def _is_hash(name: str, value: Any) -> bool:
+    """Python's hash() of something, as transformers' GenerationConfig keeps one: another number in every process."""
+    return name.startswith("_") and name.endswith("_hash") and type(value) is int
 
 
 def _described_code(code: types.CodeType) -> Any:

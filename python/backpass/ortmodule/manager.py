@@ -166,7 +166,8 @@ class Manager:
         self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool, family: _Family
     ) -> Variant:
         begin = time.perf_counter()
-        variant = self.cache.load(self, tree, arguments, tensors, dynamic)
+        key = self.cache.key(self, tree, arguments, tensors, dynamic)
+        variant = self.cache.load(key, self, arguments, dynamic)
         if variant is None:
             try:
                 variant = self._captured(tree, arguments, tensors, dynamic)
@@ -181,7 +182,7 @@ class Manager:
                     error,
                 )
                 return variant
-            self.cache.store(self, tree, arguments, tensors, dynamic, variant)
+            self.cache.store(key, variant)
         variant.export_seconds = time.perf_counter() - begin
         self.logger.info(
             "%s was %s for %s, with %s dimensions, in %.2f s",

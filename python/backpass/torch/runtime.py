@@ -132,16 +132,19 @@ def _drawing_again(numbers: torch.Tensor) -> Iterator[None]:
         torch.set_rng_state(now)
 
 
+_WHY_ALL = ". Gradients arrived for other outputs than before, or once more, so the forward pass has to be repeated"
+
+
 def _check_unchanged(run: Any, read: Sequence[int], repeats: bool) -> None:
     """Refuses what torch refuses of tensors it saved. A pass that is repeated reads everything again, also what the
     backward pass alone would not."""
     for i in read:
-        if run.inputs[i]._version != run.versions[i]:
-            why = "Gradients arrived for other outputs than before, or once more, so the forward pass has to be repeated"
+        tensor, version = run.inputs[i], run.versions[i]
+        if tensor._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                f"tensor of shape {list(run.inputs[i].shape)} is at version {run.inputs[i]._version}; expected version "
-                f"{run.versions[i]} instead. {why if repeats else ''}".rstrip()
+                f"tensor of shape {list(tensor.shape)} is at version {tensor._version}; expected version {version} "
+                f"instead{_WHY_ALL if repeats else ''}"
             )
 
 

@@ -26,6 +26,13 @@ class Double(torch.autograd.Function):
         return gradient * 2
 
 
+class Settings:
+    """As transformers' GenerationConfig keeps it: another number in every process."""
+
+    def __init__(self) -> None:
+        self._original_object_hash = hash("settings")
+
+
 class Network(nn.Module):
     def __init__(self, width: int = 8, function: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -35,8 +42,11 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.function = function
         self.constant = torch.tensor([1.0, 2.0])
+        self.settings = Settings()
+        self.calls: int | None = None
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.calls = 1  # no part of what the next process asks for
         h = self.dropout(torch.tanh(self.norm(self.first(x)))) * FACTOR
         if self.function:
             h = Double.apply(h)

@@ -37,6 +37,10 @@ ACTIVATIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "silu": (F.silu, (x(3, 4),)),
     "leaky_relu": (lambda a: F.leaky_relu(a, 0.3), (x(3, 4),)),
     "elu": (lambda a: (F.elu(a, 0.7), F.selu(a), F.celu(a, 0.6)), (x(3, 4),)),
+    "factors of doubles": (
+        lambda a: (F.leaky_relu(a, 0.3), F.elu(a, 0.7), F.selu(a)),
+        (x(5, 7).double(),),
+    ),
     "softplus": (lambda a: (F.softplus(a), F.softplus(a, 2.0, 1.0)), (x(3, 4),)),
     "logsigmoid": (F.logsigmoid, (x(3, 4),)),
     "hard at its bounds": (

@@ -62,6 +62,38 @@ def test_the_second_process_finds_the_export(tmp_path: Path) -> None:
     assert not any("ignored" in text for text in second["told"])
 
 
+KEYS_OF_FAMILIES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import zoo
+from backpass.ortmodule import ORTModule, RuntimeOptions
+keys = {}
+for family in zoo.FAMILIES:
+    module, inputs = zoo.make(family)
+    manager = ORTModule(module, options=RuntimeOptions(cache_dir="unused"))._manager
+    tensors = []
+    arguments = manager._flatten(inputs, {}, tensors)
+    keys[family] = manager.cache.key(manager, manager._look(), arguments, tensors, False)
+print(json.dumps(keys))
+"""
+
+
+@pytest.mark.slow
+def test_families_are_found_by_every_process() -> None:
+    """Objects of transformers hold what differs from process to process, such as Python's hashes."""
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", KEYS_OF_FAMILIES, str(NETWORK.parent)], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    one, other = (json.loads(run.communicate(timeout=300)[0].splitlines()[-1]) for run in runs)
+    assert len(one) > 30
+    assert None not in one.values()
+    assert {family for family, key in one.items() if other[family] != key} == set()
+
+
 class Small(nn.Module):
     def __init__(self, factor: float = 2.0) -> None:
         super().__init__()

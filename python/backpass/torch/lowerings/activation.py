@@ -46,7 +46,22 @@ def silu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(b: GraphBuilder, node: fx.Node, x: Value, slope: float = 0.01) -> Value:
-    return b.op("LeakyRelu", x, alpha=float(slope), dtype=x.dtype)
+    if common.fits_attribute(b, x, slope):
+        return b.op("LeakyRelu", x, alpha=float(slope), dtype=x.dtype)
+    return _beside(b, x, b.op("Mul", x, b.constant(slope, b.dtype_of(x))))
+
+
+def _beside(b: GraphBuilder, x: Value, left: Value) -> Value:
+    """x where it is positive, `left` elsewhere: an operator's definition, for factors that a float32 does not hold."""
+    positive = b.op("Greater", x, b.constant(0, b.dtype_of(x)))
+    return b.op("Where", positive, x, left, dtype=x.dtype)
+
+
+def _exponential(b: GraphBuilder, x: Value, alpha: float) -> Value:
+    """alpha (e^x - 1) left of 0; right of it, where nobody looks, no more than 0."""
+    dtype = b.dtype_of(x)
+    grown = b.op("Sub", b.op("Exp", b.op("Min", x, b.constant(0, dtype))), b.constant(1, dtype))
+    return b.op("Mul", grown, b.constant(alpha, dtype))
 
 
 @lowers(aten.elu.default)
@@ -55,18 +70,24 @@ def elu(
 ) -> Value:
     if input_scale != 1:
         raise NoLoweringError("an input scale")
-    result = b.op("Elu", x, alpha=float(alpha), dtype=x.dtype)  # type: ignore[arg-type]
+    if common.fits_attribute(b, x, alpha):
+        result = b.op("Elu", x, alpha=float(alpha), dtype=x.dtype)  # type: ignore[arg-type]
+    else:
+        result = _beside(b, x, _exponential(b, x, alpha))  # type: ignore[arg-type]
     return result if scale == 1 else b.op("Mul", result, b.scalar(scale, b.dtype_of(x)), dtype=x.dtype)
 
 
 @lowers(aten.selu.default)
 def selu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("Selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805, dtype=x.dtype)
+    alpha, gamma = 1.6732632423543772, 1.0507009873554805
+    if common.fits_attribute(b, x, alpha):
+        return b.op("Selu", x, alpha=alpha, gamma=gamma, dtype=x.dtype)
+    return b.op("Mul", _beside(b, x, _exponential(b, x, alpha)), b.constant(gamma, b.dtype_of(x)), dtype=x.dtype)
 
 
 @lowers(aten.celu.default)
 def celu(b: GraphBuilder, node: fx.Node, x: Value, alpha: float = 1.0) -> Value:
-    return b.op("Celu", x, alpha=float(alpha), dtype=x.dtype)
+    return b.op("Celu", x, alpha=float(alpha), dtype=x.dtype)  # torch's gradient knows alpha as a float32, too
 
 
 @lowers(aten.softplus.default)

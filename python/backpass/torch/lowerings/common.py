@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -174,3 +175,10 @@ def filled(b: GraphBuilder, shape: Sequence[Dim], value: Scalar, dtype: torch.dt
     number = float(value) if dtype.is_floating_point else int(value)  # type: ignore[arg-type]
     one = helper.make_tensor("value", ONNX_TYPES[dtype], [1], [number])
     return b.op("ConstantOfShape", b.sizes(shape), value=one, dtype=dtype, shape=tuple(shape))
+
+
+def fits_attribute(b: GraphBuilder, x: Value, number: Any) -> bool:
+    """Whether a factor of these tensors can be an attribute, which is a float32."""
+    if not isinstance(number, int | float):
+        return False
+    return b.dtype_of(x) != torch.float64 or float(np.float32(number)) == number

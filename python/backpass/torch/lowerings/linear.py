@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 
@@ -46,20 +45,13 @@ def linear(b: GraphBuilder, node: fx.Node, x: Value, weight: Value, bias: Value 
 @lowers(aten.addmm.default, aten.addmv.default)
 def addmm(b: GraphBuilder, node: fx.Node, c: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
     refuse_complex(c, x, y)
-    whole = all(_fits_attribute(b, x, v) for v in (alpha, beta)) and beta != 0
+    whole = all(common.fits_attribute(b, x, v) for v in (alpha, beta)) and beta != 0
     if x.rank == 2 and y.rank == 2 and whole:
         result = b.op("Gemm", x, y, c, alpha=float(alpha), beta=float(beta), dtype=x.dtype)  # type: ignore[arg-type]
         if b.dtype_of(x).is_floating_point:
             return result
         raise NoLoweringError("integers")
     return _scaled_sum(b, node, c, x, y, beta, alpha)
-
-
-def _fits_attribute(b: GraphBuilder, x: Value, number: Any) -> bool:
-    """Whether a factor of these tensors can be an attribute, which is a float32."""
-    if not isinstance(number, int | float):
-        return False
-    return b.dtype_of(x) != torch.float64 or float(np.float32(number)) == number
 
 
 @lowers(aten.baddbmm.default)
