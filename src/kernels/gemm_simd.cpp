@@ -69,7 +69,10 @@ HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda
   using V = hn::Vec<Tag<T>>;
   V sum[Rows][2];
 #pragma GCC unroll 6
-  for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
+  for (int i = 0; i < Rows; ++i) {
+    sum[i][0] = sum[i][1] = hn::Zero(d);
+    __builtin_prefetch(c + i * ldc, 1);  // there when the sums are
+  }
   for (std::int64_t p = 0; p < k; ++p) {
     const V b0 = hn::Load(d, b);
     const V b1 = hn::Load(d, b + lanes);
@@ -85,7 +88,13 @@ HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda
   if (cols == 2 * lanes) {
     store_tile<Rows, T, V>(sum, c, ldc, bias, end);
   } else {
-    store_border<Rows, T, V>(sum, c, ldc, bias, cols, end);
+    V copy[Rows][2];  // its address leaves this function, so that the sums themselves may stay in registers
+#pragma GCC unroll 6
+    for (int i = 0; i < Rows; ++i) {
+      copy[i][0] = sum[i][0];
+      copy[i][1] = sum[i][1];
+    }
+    store_border<Rows, T, V>(copy, c, ldc, bias, cols, end);
   }
 }
 
