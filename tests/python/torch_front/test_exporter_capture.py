@@ -160,6 +160,32 @@ def test_branches_that_depend_on_data_are_taken_as_the_example_takes_them(capfd:
     assert "graph" not in printed.out + printed.err
 
 
+class Masked(torch.nn.Module):
+    """torch's layers look whether a mask is the causal one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+        self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0), 1)
+
+    def forward(self, a: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.decoder(a, self.encoder(a, mask), mask)
+
+
+def test_masks_are_not_looked_into() -> None:
+    """A graph captured with a causal mask serves others."""
+    module, a = Masked(), x(5, 3, 8)
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    captured = capture(module, (a, causal))
+    assert not captured.draft
+    assert not captured.traced_again
+    exported = check_values(module, (a, causal))
+    for mask in (torch.zeros(5, 5), causal.T, causal):
+        result, _ = run(exported, module, (a, mask))
+        torch.testing.assert_close(result, module(a, mask), rtol=1e-4, atol=1e-5)
+
+
 def test_a_value_changed_in_an_input_is_reported() -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         a.add_(1)
