@@ -135,8 +135,8 @@ bool is_contiguous(const dl::Array& a) {
   return true;
 }
 
-/// Whether the elements lie one after the other, and mean what the bytes say. (Signs that torch has put off, the bytes do
-/// not show either, but asking every tensor for them takes as long as the rest: callers do where it can be.)
+/// Whether the elements lie one after the other and mean what their bytes say. Signs that torch has put off do not show
+/// here either; asking every tensor for them takes as long as all the rest, so that callers do.
 bool is_as_stored(nb::handle object, const dl::Array& a) {
   return is_contiguous(a) && (a.dtype.code != dl::kComplex || !nb::cast<bool>(object.attr("is_conj")()));
 }

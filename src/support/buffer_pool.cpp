@@ -10,14 +10,16 @@ namespace {
 
 constexpr std::size_t kWorthKeeping = std::size_t{1} << 16;  // below, malloc is as good
 
-/// A Tensor asks for huge pages. Those pay for what every step reads again and again; but where the system has to look
-/// for them, the first gradients take longer to touch than to compute.
+/// A large Tensor asks for huge pages. Those pay for what every step reads again and again; but where the system has to
+/// look for them, the first gradients take longer to touch than to compute.
 Tensor on_usual_pages(std::size_t bytes) {
   constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kLarge = std::size_t{1} << 22;
   Tensor memory(DType::uint8, {static_cast<std::int64_t>(bytes)});
+  if (bytes < kLarge) return memory;
   auto* data = memory.as<std::byte>();
   const std::size_t skipped = (kPage - reinterpret_cast<std::uintptr_t>(data) % kPage) % kPage;
-  if (bytes > skipped) madvise(data + skipped, (bytes - skipped) / kPage * kPage, MADV_NOHUGEPAGE);
+  madvise(data + skipped, (bytes - skipped) / kPage * kPage, MADV_NOHUGEPAGE);
   return memory;
 }
 
