@@ -20,7 +20,8 @@ import onnx
 import torch
 
 from backpass.ortmodule import io
-from backpass.ortmodule.fingerprint import NoKeyError, fingerprint
+from backpass.ortmodule.description import NoKeyError
+from backpass.ortmodule.fingerprint import fingerprint
 from backpass.ortmodule.tree import ModuleTree
 from backpass.torch import callbacks
 from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot

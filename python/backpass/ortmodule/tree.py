@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import enum
 import functools
 import types
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 _OWN = set(vars(nn.Module())) - {"training"}  # what every module holds for itself
-_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type)
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, enum.Enum, np.generic)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LARGE = 256  # entries of a container up to which it is compared by what it holds
 
@@ -89,7 +91,7 @@ class ModuleTree:
                 names.append(name)
             elif isinstance(value, torch.Tensor):
                 self._constants.append((attributes, name, value, value._version))
-                self._described.append((name, id(value), value._version))
+                self._described.append((name, _Same(value), value._version))
             elif isinstance(value, _CONTAINERS):
                 held = _contents(value)
                 self._containers.append((attributes, name, held))
@@ -100,9 +102,11 @@ class ModuleTree:
                     self._seen.add(id(value))
                     self._note(vars(value), set())
         if names:
-            read = itemgetter(*names)
-            self._plain.append((attributes, read, read(attributes)))
-            self._described.append((tuple(names), read(attributes)))
+            read = itemgetter(*names, names[0])  # a tuple, also of one
+            values = read(attributes)
+            kinds = tuple(map(type, values))  # 2 == 2.0 == True, more or less
+            self._plain.append((attributes, read, (values, kinds)))
+            self._described.append((tuple(names), values, kinds))
 
     def _find_ties(self) -> list[tuple[Slot, Slot]]:
         """Places that hold the same tensor, which is one input of the graph."""
@@ -135,7 +139,8 @@ class ModuleTree:
 
     def _plain_unchanged(self) -> bool:
         try:
-            return all(read(attributes) == value for attributes, read, value in self._plain)
+            found = ((read(attributes), was) for attributes, read, was in self._plain)
+            return all(now == values and tuple(map(type, now)) == kinds for now, (values, kinds) in found)
         except KeyError:
             return False
 
@@ -153,21 +158,38 @@ class ModuleTree:
         return tensor
 
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, functools.partial)
+_CONTAINERS = (list, tuple, dict, set, frozenset, functools.partial, slice, np.ndarray)
+
+
+class _Same:
+    """Stands for an object as itself, and keeps it, so that no other gets its id."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _contents(value: Any, depth: int = 0) -> Any:
     """What a container holds, to be compared and hashed; objects and what is large or nested deep by identity."""
     if is_plain(value):
-        return value
+        return type(value), value
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return _Same(value), value._version
     if isinstance(value, functools.partial):
         return _contents(value.func), _contents(value.args, depth + 1), _contents(value.keywords, depth + 1)
+    if isinstance(value, slice):
+        return slice, *(_contents(v, depth + 1) for v in (value.start, value.stop, value.step))
+    if isinstance(value, np.ndarray) and value.size <= _LARGE and value.dtype != object:
+        return value.dtype.str, value.shape, value.tobytes()
     if not isinstance(value, list | tuple | dict | set | frozenset) or depth > 4:
-        return id(value)
+        return _Same(value)
     if len(value) > _LARGE:
-        return id(value), len(value)
+        return _Same(value), len(value)
     members = value.values() if isinstance(value, dict) else value
     return (
         type(value),

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
+import cached_network
+import numpy as np
 import pytest
 import torch
-from backpass.ortmodule.fingerprint import NoKeyError, fingerprint
+from backpass.ortmodule.description import NoKeyError
+from backpass.ortmodule.fingerprint import fingerprint
 from backpass.ortmodule.tree import ModuleTree
 from ortmodule_check import wrap
 from torch import nn
@@ -226,10 +231,115 @@ def test_attributes_in_the_key() -> None:
         slice(1, 2),
         SimpleNamespace(a=1),
         SimpleNamespace(a=2),
+        1.0,
+        Level.LOW,
+        Level.HIGH,
+        np.float32(1),
+        np.ones(2),
+        [nn.LeakyReLU(0.1)],
+        [nn.LeakyReLU(0.2)],
+        Times(1).act,
+        Times(2).act,
+        Times(1),
     ]
     keys = [key(with_attribute(value)) for value in values]
     assert len(set(keys)) == len(values)
     assert keys == [key(with_attribute(value)) for value in values]
+
+
+class Level(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+class Times:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def act(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def times(factor: float) -> Callable[[Any], Any]:
+    """A decorator of forward."""
+
+    def decorate(forward: Any) -> Any:
+        return lambda self, x: forward(self, x) * factor
+
+    return decorate
+
+
+SETTINGS = SimpleNamespace(factor=1.0, others=logging.getLogger("others"))
+
+
+def in_a_closure(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * factor
+
+    return Local(2, 2)
+
+
+def by_a_decorator(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        @times(factor)
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input)
+
+    return Local(2, 2)
+
+
+def of_the_class(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        kept = factor
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * self.kept
+
+    return Local(2, 2)
+
+
+def as_a_default(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        def forward(self, input: torch.Tensor, by: float = factor) -> torch.Tensor:
+            return super().forward(input) * by
+
+    return Local(2, 2)
+
+
+def put_in_place(factor: float) -> nn.Module:
+    module = nn.Linear(2, 2)
+    module.forward = MethodType(lambda self, x: x * factor, module)  # type: ignore[method-assign]
+    return nn.Sequential(module)
+
+
+def in_a_global(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * SETTINGS.factor
+
+    SETTINGS.factor = factor
+    return Local(2, 2)
+
+
+def in_another_module(factor: float) -> nn.Module:
+    class Local(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * cached_network.FACTOR
+
+    cached_network.FACTOR = factor
+    return Local(2, 2)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [in_a_closure, by_a_decorator, of_the_class, as_a_default, put_in_place, in_a_global, in_another_module],
+)
+def test_a_number_is_in_the_key_wherever_it_is(made: Callable[[float], nn.Module]) -> None:
+    assert key(made(2.0)) != key(made(3.0))
+    assert key(made(2.0)) == key(made(2.0))
 
 
 FACTORS = {"second": 2.0}
@@ -289,7 +399,8 @@ def test_classes_without_a_file_have_no_key() -> None:
     code = """
 import torch
 from torch import nn
-from backpass.ortmodule.fingerprint import NoKeyError, fingerprint
+from backpass.ortmodule.description import NoKeyError
+from backpass.ortmodule.fingerprint import fingerprint
 from backpass.ortmodule.tree import ModuleTree
 class Typed(nn.Module):
     pass

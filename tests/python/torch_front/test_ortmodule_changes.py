@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import gc
 import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from backpass.ortmodule.fallback import ORTModuleTorchModelException
 from ortmodule_check import wrap
 from torch import nn
+
+
+class Side(enum.Enum):
+    LEFT = 1.0
+    RIGHT = -1.0
 
 
 class Net(nn.Module):
@@ -25,10 +33,15 @@ class Net(nn.Module):
         self.table = {"a": 1.0}
         self.settings = types.SimpleNamespace(shift=0.5)
         self.function = functools.partial(F.leaky_relu, negative_slope=0.1)
+        self.side = Side.LEFT
+        self.part = slice(0, 3)
+        self.scale = np.float32(1.5)
+        self.count = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.function(self.linear(x)) * self.gain * self.steps[1][0]  # type: ignore[index]
-        return y * self.table["a"] + self.settings.shift
+        y = (y * self.table["a"] + self.settings.shift)[:, self.part] * float(self.scale) * self.side.value
+        return y + (torch.ones(1, dtype=torch.int64) * self.count).dtype.itemsize
 
 
 def _narrow(net: Net) -> None:
@@ -47,6 +60,13 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
         net, "function", functools.partial(F.leaky_relu, negative_slope=2.0)
     ),
     "another forward": lambda net: setattr(net.linear, "forward", lambda x: x[:, :3] * 2),
+    "a bound forward": lambda net: setattr(
+        net.linear, "forward", types.MethodType(lambda self, x: F.linear(x, self.weight), net.linear)
+    ),
+    "a member of an enumeration": lambda net: setattr(net, "side", Side.RIGHT),
+    "another slice": lambda net: setattr(net, "part", slice(1, 3)),
+    "a scalar of numpy's": lambda net: setattr(net, "scale", np.float32(2.5)),
+    "a number of another type": lambda net: setattr(net, "count", 1.0),
     "a hook": lambda net: net.linear.register_forward_hook(lambda module, args, result: result * 2),
     "no bias": lambda net: setattr(net.linear, "bias", None),
     "other shapes": _narrow,
@@ -64,6 +84,25 @@ def test_changes_are_seen(name: str) -> None:
     assert len(ours._manager.variants) == 2
     torch.testing.assert_close(ours(x), net(x))
     assert len(ours._manager.variants) == 2
+
+
+def test_tensors_that_take_the_place_of_others_in_memory() -> None:
+    """Python gives the id of an object that is gone to the next one."""
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.masks = [torch.zeros(1)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.masks[0].shape[0]
+
+    net, x = Sized(), torch.ones(2)
+    ours = wrap(net)
+    for i in range(40):
+        net.masks = [torch.zeros(i % 7 + 1)]
+        gc.collect()
+        assert ours(x).tolist() == [i % 7 + 1] * 2
 
 
 def test_parameters_under_other_names() -> None:
