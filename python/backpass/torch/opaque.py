@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import library
+from torch.utils.checkpoint import CheckpointFunction
 
 from backpass import Unsupported
 from backpass.torch.arguments import decode, encode
@@ -117,6 +118,8 @@ def opaque_autograd_functions() -> Iterator[None]:
 
 def intercept(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``Function.apply`` does in the meantime."""
+    if getattr(here, "on", False) and cls is CheckpointFunction:
+        return _checkpointed(*args)
     if not getattr(here, "on", False) or cls.__module__.split(".")[0] in ("torch", "functorch"):
         return original_apply(cls, *args, **kwargs)
     if has_setup_context(cls):
@@ -139,6 +142,22 @@ def intercept(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     arguments = encode(args, kwargs, slot)
     results = torch.ops.backpass.python_op(tensors, sizes, func, arguments)
     return _finish(signature_of(func, arguments), results, tensors)
+
+
+def _checkpointed(run: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+    """What is checkpointed, by itself: looked through, its ``forward`` would be a region without gradients."""
+    result = run(*args)
+    if torch.is_grad_enabled() and not _any_requires_grad(args) and _any_requires_grad(result):
+        raise Unsupported(
+            "checkpoint(use_reentrant=True): got arguments that no weight was used for, expected one that has a "
+            "gradient in every call: without one, PyTorch gives the weights inside none; use use_reentrant=False"
+        )
+    return result
+
+
+def _any_requires_grad(value: Any) -> bool:
+    given = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in given)
 
 
 def _finish(signature: Signature, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:

@@ -651,6 +651,36 @@ def test_activation_checkpointing() -> None:
     Pair(Checkpointed()).step(*batch())
 
 
+class Reentrant(nn.Module):
+    """Activation checkpointing by torch's older way, a torch.autograd.Function."""
+
+    def __init__(self, parts: int, first: bool = True) -> None:
+        super().__init__()
+        self.parts, self.first = parts, nn.Linear(4, 4) if first else nn.Identity()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+        x = self.first(x)
+        if self.parts > 1:
+            return checkpoint_sequential(self.body, self.parts, x, use_reentrant=True)
+        return checkpoint(self.body, x, use_reentrant=True)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_reentrant_activation_checkpointing(parts: int) -> None:
+    Pair(Reentrant(parts)).step(torch.randn(3, 4))
+
+
+def test_reentrant_checkpoints_whose_gradients_depend_on_the_caller_are_refused() -> None:
+    """PyTorch gives the weights inside a gradient only where an argument has one."""
+    module = Reentrant(1, first=False)
+    with pytest.raises(ORTModuleFallbackException, match="use_reentrant=False"):
+        wrap(module)(torch.randn(3, 4))
+    Pair(module.requires_grad_(False)).step(torch.randn(3, 4, requires_grad=True))
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_activation_checkpointing_around(reentrant: bool) -> None:
     from torch.utils.checkpoint import checkpoint
