@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass import Unsupported
-from backpass.torch import direct, marks
+from backpass.torch import direct, marks, surroundings
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
@@ -65,7 +65,14 @@ def capture(
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
     started = time.perf_counter()
-    with one_at_a_time, _untouched(module), _quiet(), _masks_as_given(), opaque_autograd_functions():
+    with (
+        one_at_a_time,
+        _untouched(module),
+        _quiet(),
+        surroundings.masks_as_given(),
+        surroundings.inference_mode_as_no_grad(),
+        opaque_autograd_functions(),
+    ):
         program, draft = _program(module, args, kwargs, dynamic_shapes)
         captured_at = time.perf_counter()
         signature = program.graph_signature
@@ -259,20 +266,6 @@ def _untouched(module: torch.nn.Module) -> Iterator[None]:
             for buffer, old in buffers:
                 if not torch.equal(buffer, old):
                     buffer.copy_(old)
-
-
-@contextlib.contextmanager
-def _masks_as_given() -> Iterator[None]:
-    """nn.TransformerEncoder and -Decoder look into a mask to see whether it is the causal one, which a graph for any
-    mask must not depend on. That they do so is a matter of speed: the mask says the same."""
-    from torch.nn.modules import transformer
-
-    looking = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = looking
 
 
 @contextlib.contextmanager

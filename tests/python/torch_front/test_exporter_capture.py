@@ -33,6 +33,30 @@ def test_no_grad_and_detach_stop_gradients() -> None:
     check(stops, (x(3, 4), x(4)), [(x(5, 4), x(4))])
 
 
+@torch.inference_mode()
+def doubled(a: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return a * 2
+
+
+def stops_by_inference_mode(a: torch.Tensor, b: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        scale = (a * torch.tensor([1.0, 2.0, 3.0, 4.0])).mean()
+        with torch.inference_mode(False):
+            inner = a.sin()
+        scale = scale + 1
+    with torch.no_grad(), torch.inference_mode(False):
+        outer = b.cos()
+    return a * scale.clone() + doubled(b).clone() * b + inner + outer
+
+
+def test_inference_mode_stops_gradients() -> None:
+    enter = torch.inference_mode.__enter__
+    check(stops_by_inference_mode, (x(3, 4), x(4)))
+    check(stops_by_inference_mode, (x(3, 4), x(4)), [(x(5, 4), x(4))])
+    assert torch.inference_mode.__enter__ is enter
+
+
 def fresh(a: torch.Tensor) -> Any:
     y = a * 2
     y.add_(1)
