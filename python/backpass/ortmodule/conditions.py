@@ -21,6 +21,7 @@ from backpass.ortmodule.fallback import (
     wrap_exception,
 )
 from backpass.ortmodule.tree import ModuleTree
+from backpass.torch.model import ExportedModel
 
 
 class Checks:
@@ -67,6 +68,16 @@ class Checks:
                 f"forward hooks of {name} are captured: what they compute is in the graph, what else they do happens "
                 "at export only"
             )
+
+    def check_export(self, module: nn.Module, exported: ExportedModel) -> None:
+        """Refuses what only a capture shows."""
+        if exported.without_gradients:
+            text = (
+                f"tensors that require gradients, but are no parameters of {type(module).__name__} where forward uses "
+                f"them: got {len(exported.without_gradients)}, expected none; register them as nn.Parameter, their "
+                "modules as attributes or in an nn.ModuleList, or set requires_grad to False"
+            )
+            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def tell(self, text: str) -> None:
         """A warning, once."""

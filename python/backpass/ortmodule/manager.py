@@ -209,12 +209,7 @@ class Manager:
             except Exception as error:
                 text = f"capture of {type(self.module).__name__} failed: {type(error).__name__}: {error}"
                 raise wrap_exception(ORTModuleTorchModelException, error, text) from error
-        if exported.without_gradients:
-            text = (
-                f"tensors that require gradients, but are no parameters of {type(self.module).__name__}: got "
-                f"{len(exported.without_gradients)}, expected none; register them as nn.Parameter"
-            )
-            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
+        self._checks.check_export(self.module, exported)
         if exported.python_ops and not self.options.enable_custom_autograd_function:
             text = (
                 f"autograd functions: got {', '.join(exported.python_ops)}, but enable_custom_autograd_function is off"

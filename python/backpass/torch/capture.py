@@ -48,6 +48,8 @@ class Captured:
     """The branches that depend on data were taken as the example takes them."""
     traced_again: bool = False
     """torch made the graph functional, by tracing it a second time."""
+    unregistered: list[str] = field(default_factory=list)
+    """Parameters that require gradients, but are constants of the graph: names that torch gave to them."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -71,6 +73,7 @@ def capture(
         _quiet(),
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
+        surroundings.foreign_parameters() as unregistered,
         opaque_autograd_functions(),
     ):
         program, draft = _program(module, args, kwargs, dynamic_shapes)
@@ -93,6 +96,7 @@ def capture(
         program,
         draft,
         mutations is None,
+        list(dict.fromkeys(unregistered)),
     )
     result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
     return result

@@ -334,7 +334,8 @@ def export_module(
     )
     exported.in_spec, exported.out_spec = captured.in_spec, captured.out_spec
     constants = [spec for spec in captured.inputs if spec.kind == "constant"]
-    exported.without_gradients = [str(s.target) for s in constants if getattr(s.value, "requires_grad", False)]
+    plain = [str(s.target) for s in constants if getattr(s.value, "requires_grad", False)]
+    exported.without_gradients = plain + captured.unregistered
     exported.guards, exported.draft = list(captured.program._guards_code), captured.draft
     exported.seconds |= captured.seconds
     return exported

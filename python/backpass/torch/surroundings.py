@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 @contextlib.contextmanager
@@ -49,3 +50,22 @@ def inference_mode_as_no_grad() -> Iterator[None]:
 
     with _replaced(torch.inference_mode, "__enter__", as_grad_mode):
         yield
+
+
+@contextlib.contextmanager
+def foreign_parameters() -> Iterator[list[str]]:
+    """Names in the graph of real parameters that require gradients, where forward meets some: those of the module are
+    fakes at that time, and torch.export makes constants of others that no longer say what they were."""
+    from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+
+    found: list[str] = []
+    create = PythonKeyTracer.create_arg
+
+    def create_arg(tracer: Any, value: Any) -> Any:
+        made = create(tracer, value)
+        if isinstance(value, torch.nn.Parameter) and not isinstance(value, FakeTensor) and value.requires_grad:
+            found.append(str(made.target))
+        return made
+
+    with _replaced(PythonKeyTracer, "create_arg", create_arg):
+        yield found

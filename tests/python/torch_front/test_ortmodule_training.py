@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -294,6 +295,37 @@ def test_weights_that_are_not_registered_are_refused(where: str) -> None:
 
     with pytest.raises(ORTModuleFallbackException, match=r"not registered|no parameters"):
         wrap(Hidden())(torch.ones(2, 4))
+
+
+class Unregistered(nn.Module):
+    """Uses a parameter that is not where a capture looks for parameters."""
+
+    def __init__(self, where: str, frozen: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        other = nn.Linear(4, 4).requires_grad_(not frozen)
+        self.held: Any = {
+            "parameter": [other.weight],
+            "nested": [[other]],
+            "object": SimpleNamespace(part=other),
+            "function": lambda y: other(y),
+            "registered": [self.linear.weight],
+        }[where]
+        self.where = where
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, held = self.linear(x), self.held
+        if self.where in ("parameter", "registered"):
+            return y @ held[0]
+        return (held[0][0] if self.where == "nested" else held if self.where == "function" else held.part)(y)
+
+
+@pytest.mark.parametrize("where", ["parameter", "nested", "object", "function", "registered"])
+def test_parameters_that_are_not_registered_are_refused(where: str) -> None:
+    with pytest.raises(ORTModuleFallbackException, match="tensors that require gradients, but are no parameters"):
+        wrap(Unregistered(where))(torch.ones(2, 4))
+    if where != "registered":
+        Pair(Unregistered(where, frozen=True)).step(torch.randn(2, 4))
 
 
 @pytest.mark.slow
