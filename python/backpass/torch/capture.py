@@ -73,6 +73,7 @@ def capture(
         _quiet(),
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
+        surroundings.tensor_hooks_refused(),
         surroundings.foreign_parameters() as unregistered,
         opaque_autograd_functions(),
     ):

@@ -52,6 +52,24 @@ def inference_mode_as_no_grad() -> Iterator[None]:
         yield
 
 
+def _refused_hook(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(
+        "hook of a tensor: got one set in forward, expected none: the backward pass inside of a graph is not run by "
+        "torch, so it would not be called; put it on results or parameters outside of forward, or use a "
+        "torch.autograd.Function"
+    )
+
+
+@contextlib.contextmanager
+def tensor_hooks_refused() -> Iterator[None]:
+    """A capture forgets hooks, which may change gradients."""
+    with (
+        _replaced(torch.Tensor, "register_hook", _refused_hook),
+        _replaced(torch.Tensor, "register_post_accumulate_grad_hook", _refused_hook),
+    ):
+        yield
+
+
 @contextlib.contextmanager
 def foreign_parameters() -> Iterator[list[str]]:
     """Names in the graph of real parameters that require gradients, where forward meets some: those of the module are

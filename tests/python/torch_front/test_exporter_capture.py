@@ -57,6 +57,20 @@ def test_inference_mode_stops_gradients() -> None:
     assert torch.inference_mode.__enter__ is enter
 
 
+class Hooked(nn.Linear):
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        b = super().forward(a)
+        b.register_hook(lambda gradient: gradient * 3)
+        return b + 1
+
+
+def test_tensor_hooks_are_refused() -> None:
+    register = torch.Tensor.register_hook
+    with pytest.raises(NotImplementedError, match="hook of a tensor"):
+        export_module(Hooked(4, 4), (x(3, 4),))
+    assert torch.Tensor.register_hook is register
+
+
 def fresh(a: torch.Tensor) -> Any:
     y = a * 2
     y.add_(1)
