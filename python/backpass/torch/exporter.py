@@ -31,6 +31,8 @@ _IGNORED = {
     "aten::sym_constrain_range_for_size.default",
 }
 
+_COLLECTIVE = ("_c10d_functional", "c10d")
+
 
 class Lowerer:
     """Walks fx graphs, keeping what each node became."""
@@ -105,6 +107,12 @@ class Lowerer:
 
     def _hand_over(self, node: fx.Node, args: Any, kwargs: Any, reason: str) -> Any:
         name = str(node.target)
+        if name.startswith(_COLLECTIVE):
+            raise Unsupported(
+                f"[{name} '{node.name}'] got a collective of torch.distributed, expected none: its work goes on when "
+                "it has returned, which a graph does not wait for; put it into a torch.autograd.Function, which is "
+                "called back as a whole, or synchronise outside of the module"
+            )
         if not self.may_hand_over:
             raise NoLoweringError(f"its part {name}: {reason}")
         self.fallbacks.append(Fallback(name, node.name, reason))

@@ -71,6 +71,22 @@ def test_tensor_hooks_are_refused() -> None:
     assert torch.Tensor.register_hook is register
 
 
+def test_collectives_are_refused() -> None:
+    dist = torch.distributed
+
+    def function(a: torch.Tensor) -> torch.Tensor:
+        b = a * 2
+        dist.all_reduce(b)
+        return b + 1
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(backpass.Unsupported, match="got a collective"):
+            export_module(Function(function), (x(3),))
+    finally:
+        dist.destroy_process_group()
+
+
 def fresh(a: torch.Tensor) -> Any:
     y = a * 2
     y.add_(1)
