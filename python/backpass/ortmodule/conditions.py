@@ -143,15 +143,23 @@ def _is_trace(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """A capture sees no ambient no_grad, leaves no casts behind, and draws no random numbers that others would miss."""
+def undisturbed() -> Iterator[Callable[[], bool]]:
+    """A capture sees no ambient no_grad, leaves no casts behind, and draws no random numbers that others would miss.
+
+    Gives a function that tells whether it drew some from Python or numpy, which a graph does not do.
+    """
     python, numpy, caching = random.getstate(), np.random.get_state(), torch.is_autocast_cache_enabled()
+
+    def drawn() -> bool:
+        pairs = zip(np.random.get_state(), numpy, strict=True)
+        return random.getstate() != python or not all(np.array_equal(now, before) for now, before in pairs)
+
     try:
         torch.set_autocast_cache_enabled(False)
         # what tracing saves for its own gradients is no business of a torch.utils.checkpoint around the call
         saving = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
         with torch.inference_mode(False), torch.enable_grad(), saving:
-            yield
+            yield drawn
     finally:
         torch.set_autocast_cache_enabled(caching)
         torch.clear_autocast_cache()

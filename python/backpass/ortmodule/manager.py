@@ -199,7 +199,7 @@ class Manager:
     ) -> Variant:
         flat = FlatModule(self.module, arguments, self.input_names(arguments))
         examples = tuple(t.detach() for t in tensors)
-        with undisturbed(), proper_parameters(tree), without_traces(tree, self._checks.tell):
+        with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
             try:
                 exported = export_module(flat, examples, dynamic=dynamic, target_opset=self.options.onnx_opset_version)
             except (ORTModuleFallbackException, _core.InternalBug):
@@ -209,6 +209,7 @@ class Manager:
             except Exception as error:
                 text = f"capture of {type(self.module).__name__} failed: {type(error).__name__}: {error}"
                 raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+            by_chance = drawn()
         self._checks.check_export(self.module, exported)
         if exported.python_ops and not self.options.enable_custom_autograd_function:
             text = (
@@ -222,6 +223,11 @@ class Manager:
             self._checks.tell(
                 f"{type(self.module).__name__} decides by the contents of tensors what to compute; the graph holds "
                 "what it decided when it was captured"
+            )
+        if by_chance:
+            self._checks.tell(
+                f"{type(self.module).__name__} draws random numbers from Python or numpy; the graph holds what it drew "
+                "when it was captured. Draw them with torch, and compute with the tensors"
             )
         return self.variant(exported, arguments, flat.result, dynamic)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -583,6 +585,25 @@ def test_branches_on_random_numbers_are_taken_as_captured(caplog: pytest.LogCapt
     pair.step(torch.randn(5, 6))
 
 
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_branches_on_random_numbers_of_python_are_told(draw: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Choosing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) if draw() < 2 else x
+
+    states = random.getstate(), np.random.get_state()[1:3]
+    pair = Pair(Choosing())
+    with caplog.at_level(logging.WARNING, "backpass.ortmodule"):
+        pair.ours(torch.randn(3, 4))
+    assert "Choosing draws random numbers from Python or numpy" in caplog.text
+    assert random.getstate() == states[0]
+    assert all(map(np.array_equal, np.random.get_state()[1:3], states[1]))
+
+
 # ---- random numbers
 class Dropped(nn.Module):
     def __init__(self) -> None:
@@ -612,10 +633,6 @@ def test_dropout_follows_the_seed_of_torch() -> None:
 
 
 def test_exports_leave_random_numbers_alone() -> None:
-    import random
-
-    import numpy as np
-
     net = Net()
     for generator in (torch.manual_seed, random.seed, np.random.seed):
         generator(5)
