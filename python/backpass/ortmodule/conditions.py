@@ -51,7 +51,15 @@ class Checks:
                     raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def _check_module(self, module: nn.Module) -> None:
+        from backpass.ortmodule.wrapper import ORTModule
+
         name = type(module).__name__
+        if isinstance(module, ORTModule):
+            text = (
+                f"parts of the module: got an ORTModule (of {type(module.module).__name__}), expected plain modules; "
+                "wrap the whole only, and give it the part's .module"
+            )
+            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
         if module._backward_hooks or module._backward_pre_hooks:
             text = (
                 f"backward hooks of {name}: the backward pass of inner modules is not run by torch, so they would not "

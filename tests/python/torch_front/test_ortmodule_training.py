@@ -330,6 +330,11 @@ def test_parameters_that_are_not_registered_are_refused(where: str) -> None:
         Pair(Unregistered(where, frozen=True)).step(torch.randn(2, 4))
 
 
+def test_an_ortmodule_as_a_part_is_refused() -> None:
+    with pytest.raises(ORTModuleFallbackException, match=r"got an ORTModule \(of Linear\).* wrap the whole only"):
+        wrap(nn.Sequential(nn.Linear(4, 4), wrap(nn.Linear(4, 4))))(torch.ones(2, 4))
+
+
 @pytest.mark.slow
 def test_a_module_used_twice() -> None:
     class Twice(nn.Module):
