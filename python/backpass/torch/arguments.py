@@ -6,6 +6,9 @@ The text is JSON. Numbers, strings, None and lists are themselves; everything el
     {"int": 2}      the number tensor input 2 holds   {"dtype": "float32"}  {"device": "cpu"}  {"slice": [0, 4, 1]}
     {"object": "Config@1"}   a Python object that this process keeps; such a call means nothing to another process
 
+Beside ``args`` and ``kwargs`` there may be ``dirty``, tensors that are changed in place, and ``autocast``, the element
+type that ``torch.autocast`` around the call casts to.
+
 :func:`encode` makes it, :func:`decode` makes a :class:`Call` of it, whose :meth:`Call.fill` gives the arguments back.
 """
 
@@ -95,6 +98,7 @@ class Call:
             self.args = list(form.get("args", []))
             self.kwargs = dict(form.get("kwargs", {}))
             self.dirty = [int(i) for i in form.get("dirty", [])]
+            self.autocast: torch.dtype | None = getattr(torch, form["autocast"]) if "autocast" in form else None
         except (ValueError, TypeError, AttributeError):
             raise self._invalid() from None
 

@@ -23,6 +23,7 @@ from backpass.torch.arguments import decode, is_portable
 from backpass.torch.emit import emit_aten, emit_python_op
 from backpass.torch.functions import class_of, name_of, unresolved
 from backpass.torch.opaque import opaque_autograd_functions, original_apply, transparent_autograd_functions
+from backpass.torch.trial import casting
 
 Tensors = list[torch.Tensor | None]
 
@@ -180,7 +181,8 @@ def _run_function(target: str, arguments: str, tensors: Tensors, _: list[bool]) 
     call = decode(arguments)
     given = [t.clone() if t is not None and i in call.dirty else t for i, t in enumerate(tensors)]
     args, kwargs = call.fill(given)
-    return _tensors_in(original_apply(class_of(target), *args, **kwargs))
+    with casting(call.autocast):
+        return _tensors_in(original_apply(class_of(target), *args, **kwargs))
 
 
 def _run_operator(target: str, arguments: str, tensors: Tensors, borrowed: list[bool]) -> list[torch.Tensor]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import library
 
 from backpass import Unsupported
-from backpass.torch.arguments import decode
+from backpass.torch.arguments import decode, with_marks
 from backpass.torch.functions import class_of, has_setup_context
 
 Shape = Sequence[int | torch.SymInt]
@@ -50,6 +51,28 @@ signatures: dict[tuple[str, str], Signature] = {}
 
 def signature_of(func: str, arguments: str) -> Signature:
     return signatures[func, arguments]
+
+
+# ---- autocast
+def casting(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Within, autocast is as it was around a captured call, whatever it is around this one."""
+    if dtype == (torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None):
+        return nullcontext()
+    return torch.autocast("cpu", dtype, enabled=dtype is not None)
+
+
+def _note_autocast(tensors: Sequence[Any], sizes: Sequence[Any], func: str, arguments: str) -> list[torch.Tensor]:
+    """Kernel of ``backpass::python_op`` under autocast, which is off again where the function runs: notes its type."""
+    dtype = str(torch.get_autocast_dtype("cpu")).removeprefix("torch.")
+    noted = with_marks(arguments, autocast=dtype)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        results: list[torch.Tensor] = torch.ops.backpass.python_op(tensors, sizes, func, noted)
+    signatures[func, arguments] = signatures[func, noted]
+    return results
+
+
+_kernels: Any = library.Library("backpass", "IMPL")  # type: ignore[no-untyped-call]
+_kernels.impl("python_op", _note_autocast, "AutocastCPU")
 
 
 # ---- a trial run, for types and shapes
@@ -119,13 +142,14 @@ def _describe(func: str, output: Any, context: _TrialContext, given: Sequence[An
 
 def try_out(func: str, arguments: str, values: Sequence[Any]) -> list[torch.Tensor]:
     """Runs ``forward`` on tensors without contents, and notes what it gives."""
-    cls = class_of(func)
+    cls, call = class_of(func), decode(arguments)
     given = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
-    args, kwargs = decode(arguments).fill(given)
-    try:
-        output, context = _call_forward(cls, args, kwargs)
-    except Exception as error:
-        output, context = _ask_example(cls, func, given, arguments, error)
+    args, kwargs = call.fill(given)
+    with casting(call.autocast):
+        try:
+            output, context = _call_forward(cls, args, kwargs)
+        except Exception as error:
+            output, context = _ask_example(cls, func, given, arguments, error)
     signature, results = _describe(func, output, context, given)
     signatures[func, arguments] = signature
     seen: list[Any] = []

@@ -409,3 +409,61 @@ def test_optimizers_and_initialisers() -> None:
     assert not pair.ours.first.bias.any()
     pair.ours.requires_grad_(False)
     assert not any(p.requires_grad for p in pair.ours.module.parameters())
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = ctx.saved_tensors
+        return g @ w.to(g.dtype), g.t() @ x.to(g.dtype)
+
+
+class FullProduct(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = ctx.saved_tensors
+        return g @ w, g.t() @ x
+
+
+class Casting(nn.Module):
+    """Calls a function, with autocast on, off, or as it is around the module."""
+
+    def __init__(self, function: Any, inside: bool | None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.function = function
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.inside is None:
+            return self.function.apply(self.layer(x), self.layer.weight)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.inside):
+            return self.function.apply(x, self.layer.weight)
+
+
+@pytest.mark.parametrize("around", [True, False])
+@pytest.mark.parametrize("inside", [True, False, None])
+@pytest.mark.parametrize("function", [Product, FullProduct])
+def test_functions_see_autocast(function: Any, inside: bool | None, around: bool, x: torch.Tensor) -> None:
+    pair = Pair(Casting(function, inside))
+    for rows in (5, 3):
+        given = x[:rows].detach().requires_grad_()
+        results = []
+        for module in (pair.ours, pair.eager):
+            with torch.autocast("cpu", torch.bfloat16, enabled=around):
+                results.append(module(given))
+            results[-1].float().square().sum().backward()
+        torch.testing.assert_close(*results)
+        pair.compare()
