@@ -67,7 +67,7 @@ class Manager:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these arguments."""
-        if self.fallback.is_active:
+        if torch.compiler.is_dynamo_compiling() or self.fallback.is_active:  # torch.compile wants what the module does
             return self.module(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         try:

@@ -467,3 +467,21 @@ def test_functions_see_autocast(function: Any, inside: bool | None, around: bool
             results[-1].float().square().sum().backward()
         torch.testing.assert_close(*results)
         pair.compare()
+
+
+@pytest.mark.parametrize("backend", ["eager", "backpass"])
+def test_torch_compile_sees_the_module(backend: str, x: torch.Tensor) -> None:
+    import backpass.dynamo  # noqa: F401  # registers its backend
+
+    pair = Pair(Net())
+    pair.step(x)  # a graph that exists changes nothing
+    torch._dynamo.reset()
+    compiled = torch.compile(pair.ours, backend=backend, fullgraph=True)
+    for rows in (5, 4):
+        result, expected = compiled(x[:rows]), pair.eager(x[:rows])
+        torch.testing.assert_close(result, expected)
+        result.square().sum().backward()
+        expected.square().sum().backward()
+        pair.compare()
+    assert pair.exports == 1
+    pair.step(x)
