@@ -27,6 +27,8 @@ _STATE_HOOKS = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
+# Names by which a method asks for the class of its object.
+_CLASS_QUESTIONS = {"type", "isinstance", "issubclass", "__class__"}
 # Kept by the wrapper itself; every other attribute is the module's.
 _OWN = {"_original", "_manager", "_debug_options", "_given_options", *vars(nn.Module())}
 
@@ -35,8 +37,8 @@ class ORTModule(nn.Module):
     """Wraps a module; use it as you would use the module.
 
     Parameters, buffers and their names are the module's own, so optimizers, checkpoints and DistributedDataParallel
-    need not know. Attributes are read from and written to the module; its methods see the wrapper as ``self``.
-    ``module`` is the original.
+    need not know. Attributes are read from and written to the module; its methods see the wrapper as ``self``, or, if
+    they look at its class, the module, whose forward then is the accelerated one. ``module`` is the original.
 
     The first call with inputs of some structure captures the module (`explain` tells what came of it); later calls run
     the graph, forward now and backward when torch's autograd asks for it. Results are those of the module; where the
@@ -105,10 +107,10 @@ class ORTModule(nn.Module):
     def _bound(self, method: types.MethodType) -> Callable[..., Any]:
         """A method of the module's that reaches the accelerated forward when it calls ``self``."""
         code = getattr(inspect.unwrap(method.__func__), "__code__", None)  # decorators hide what is inside of them
-        if code is not None and "__class__" not in code.co_freevars:
+        if code is not None and not _asks_for_class(code):
             return types.MethodType(method.__func__, self)
 
-        @functools.wraps(method)  # it uses super(), which only works on the original
+        @functools.wraps(method)  # it uses super() or looks at its class, which is the original's
         def redirected(*args: Any, **kwargs: Any) -> Any:
             with self._redirected():
                 return method(*args, **kwargs)
@@ -119,14 +121,17 @@ class ORTModule(nn.Module):
     def _redirected(self) -> Iterator[None]:
         """Within, calls of the original run in Backpass."""
         attributes = vars(self._original)
-        before = attributes.get("forward")
-        attributes["forward"] = _Forward(self, attributes)
+        if isinstance(attributes.get("forward"), _Redirect):  # by another thread; when that ends, torch runs the rest
+            yield
+            return
+        redirect = _Redirect(self)
+        redirect.own = attributes.get("forward")
+        attributes["forward"] = redirect
         try:
             yield
         finally:
-            del attributes["forward"]
-            if before is not None:
-                attributes["forward"] = before
+            redirect.is_over = True
+            redirect.step_aside()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "training" and "_original" in vars(self):
@@ -212,19 +217,11 @@ class ORTModule(nn.Module):
 class _Forward:
     """What ``forward`` of an ORTModule is."""
 
-    def __init__(self, wrapper: ORTModule, redirected: dict[str, Any] | None = None) -> None:
+    def __init__(self, wrapper: ORTModule) -> None:
         self._wrapper = wrapper
-        self._redirected = redirected
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        manager = vars(self._wrapper)["_manager"]
-        if self._redirected is None:
-            return manager.run(args, kwargs)
-        own = self._redirected.pop("forward")  # a capture calls the original's own
-        try:
-            return manager.run(args, kwargs)
-        finally:
-            self._redirected["forward"] = own
+        return vars(self._wrapper)["_manager"].run(args, kwargs)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -233,6 +230,34 @@ class _Forward:
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         return self._wrapper._original.forward.__doc__
+
+
+class _Redirect(_Forward):
+    """What ``forward`` of the original is while one of its methods runs."""
+
+    own: Any = None  #: what was there before; None for the class's
+    is_over = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.step_aside()  # a capture calls the original's own
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            if not self.is_over:
+                vars(self._wrapper._original)["forward"] = self
+
+    def step_aside(self) -> None:
+        attributes = vars(self._wrapper._original)
+        attributes.pop("forward", None)
+        if self.own is not None:
+            attributes["forward"] = self.own
+
+
+def _asks_for_class(code: types.CodeType) -> bool:
+    """Whether a method, or a function inside of it, uses super() or looks at the class of something."""
+    if "__class__" in code.co_freevars or not _CLASS_QUESTIONS.isdisjoint(code.co_names):
+        return True
+    return any(_asks_for_class(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 def _check(module: Any) -> None:

@@ -7,6 +7,7 @@ import inspect
 import io
 import logging
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -236,6 +237,72 @@ def test_methods_reach_the_accelerated_forward(x: torch.Tensor) -> None:
     assert ours.describe() == "Net of 2"  # it uses super()
     assert len(ours._manager.variants) == 2
     assert "forward" not in vars(net)
+
+
+def test_methods_may_ask_for_their_class(x: torch.Tensor) -> None:
+    class Asking(Net):
+        extra = 1
+
+        def by_type(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x) + type(self).extra
+
+        def by_attribute(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x) + self.__class__.extra
+
+        def within(self, x: torch.Tensor) -> torch.Tensor:
+            return sum(self(x) for _ in range(2) if isinstance(self, Net))
+
+        def around(self, x: torch.Tensor) -> torch.Tensor:
+            return self.by_type(x) + self(x)
+
+    net = Asking().eval()
+    ours = wrap(net)
+    for name in ("by_type", "by_attribute", "within", "around"):
+        torch.testing.assert_close(getattr(ours, name)(x), getattr(net, name)(x))
+    assert len(ours._manager.variants) == 1
+    assert sum(graph.spent.forwards for graph in ours._manager.variants[0].graphs.values()) == 6
+    assert "forward" not in vars(net)
+
+
+def test_methods_leave_forward_of_the_object(x: torch.Tensor) -> None:
+    net = Net().eval()
+    own = net.forward = lambda x: net.first(x) + 1  # type: ignore[method-assign]
+    ours = wrap(net)
+    ours.describe()
+    assert vars(net)["forward"] is own
+    torch.testing.assert_close(ours(x), own(x))
+
+
+def test_methods_in_several_threads(x: torch.Tensor) -> None:
+    class Asking(Net):
+        def by_type(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x) if type(self) is Asking else x
+
+    net = Asking().eval()
+    ours = wrap(net)
+    expected = net(x)
+    ours(x)
+
+    def work(_: int) -> bool:
+        return all(torch.allclose(ours.by_type(x), expected, atol=1e-5) for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+    assert "forward" not in vars(net)
+
+
+def test_generate_of_transformers() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    net = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32)).eval()
+    ours = wrap(net)
+    words = torch.randint(1, 50, (2, 5))
+    how = {"max_new_tokens": 6, "do_sample": False, "use_cache": False, "pad_token_id": 0}
+    assert torch.equal(ours.generate(words, **how), net.generate(words, **how))
+    assert len(ours._manager.variants) == 2  # the second for all lengths
+    relaxed = ORTModule(net)
+    how["use_cache"] = True  # an object that forward changes: PyTorch runs the module
+    assert torch.equal(relaxed.generate(words, **how), net.generate(words, **how))
 
 
 def test_decorated_methods_may_use_super(x: torch.Tensor) -> None:
