@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
+import keyword
 import re
 from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,7 +182,9 @@ def unique_names(names: Sequence[str]) -> list[str]:
     made: list[str] = []
     for name in names:
         plain = re.sub(r"\W", "_", name)
-        plain = f"_{plain}" if plain[:1].isdigit() else plain
+        if not f"_{plain}".isidentifier():  # such as x², whose parts are letters for re
+            plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+        plain = plain if plain.isidentifier() and not keyword.iskeyword(plain) else f"_{plain}"
         candidate, count = plain, 1
         while candidate in made:
             count += 1

@@ -275,6 +275,18 @@ def test_keywords_without_a_name_keep_their_order() -> None:
     assert pair.exports == 2
 
 
+def test_keywords_may_have_any_name() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+            return x + sum(value * len(name) for name, value in more.items())
+
+    pair = Pair(Sum())
+    names = ["class", "_class", "", "_", "2nd", "x²", "größe", "a b", "a-b", "None", "self_", "args"]
+    for rows in (2, 3):
+        pair.step(t(rows, 3), **{name: t(rows, 3) for name in names})
+    assert pair.exports == 2
+
+
 def test_new_shapes_need_one_more_export() -> None:
     pair = Pair(Nested())
     for n, exports in ((3, 1), (3, 1), (5, 2), (3, 2), (1, 2), (17, 2), (64, 2)):
