@@ -43,6 +43,7 @@ WITHOUT_EFFECT = {
     "ORTMODULE_PRINT_INPUT_DENSITY": "input inspection is " + _NOT_YET,
     "ORTMODULE_PRINT_MEMORY_STATS": "memory statistics are " + _NOT_YET,
 }
+_OLDEST_OPSET = 18  # that modules can be exported to
 # Read elsewhere: DebugOptions and json_config.
 _ELSEWHERE = {"ORTMODULE_LOG_LEVEL", "ORTMODULE_SAVE_ONNX_PATH", "ORTMODULE_JSON_CONFIG_PATH"}
 
@@ -56,6 +57,7 @@ class RuntimeOptions:
     """How modules are exported and run. Give it to ``ORTModule(module, options=...)``."""
 
     onnx_opset_version: int = _variable("ORTMODULE_ONNX_OPSET_VERSION", 23)
+    """Of exported graphs: 18 to 26. What is older is raised to 18, with a warning."""
     enable_custom_autograd_function: bool = _variable("ORTMODULE_ENABLE_CUSTOM_AUTOGRAD", True)
     """Keep each torch.autograd.Function as one operator with its own backward. Off: such modules are refused."""
     enable_compute_optimizer: bool = _variable("ORTMODULE_ENABLE_COMPUTE_OPTIMIZER", True)
@@ -125,4 +127,9 @@ def read_policy(text: str) -> FallbackPolicy:
 
 def from_environment(options: RuntimeOptions | None, logger: logging.Logger) -> RuntimeOptions:
     """`options`, or the defaults, with the environment on top."""
-    return (options or RuntimeOptions()).with_environment(os.environ, logger)
+    found = (options or RuntimeOptions()).with_environment(os.environ, logger)
+    if found.onnx_opset_version < _OLDEST_OPSET:
+        text = "onnx_opset_version: got %d, expected %d or newer; graphs are exported to %d, which computes the same"
+        logger.warning(text, found.onnx_opset_version, _OLDEST_OPSET, _OLDEST_OPSET)
+        found = dataclasses.replace(found, onnx_opset_version=_OLDEST_OPSET)
+    return found

@@ -155,6 +155,14 @@ def test_the_opset_is_the_one_asked_for() -> None:
     assert [o.version for o in ours._manager.variants[0].exported.proto.opset_import if not o.domain] == [20]
 
 
+def test_old_opsets_are_raised(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_ONNX_OPSET_VERSION", "17")  # the original's default
+    ours = wrap(net())
+    assert "onnx_opset_version: got 17, expected 18 or newer" in caplog.text
+    ours(X).sum().backward()
+    assert [o.version for o in ours._manager.variants[0].exported.proto.opset_import if not o.domain] == [18]
+
+
 def test_the_graph_is_rewritten_only_if_asked_for() -> None:
     plain = wrap(net(), enable_compute_optimizer=False)
     plain(X).sum().backward()
