@@ -59,6 +59,7 @@ class Manager:
         self.reported: set[bool] = set()  # modes whose table was shown
         self.parameter_names, self.rest_name, self.keyword_names = _parameter_names(module)
         self._tree: ModuleTree | None = None
+        self._complete: ModuleTree | None = None  # one whose parameters have shapes
         self._state = 0
         self._states: dict[Any, int] = {}
         self._families: dict[Any, _Family] = {}
@@ -75,6 +76,8 @@ class Manager:
                 if torch.compiler.is_compiling():
                     return self.module(*args, **kwargs)
                 tree = self._look()
+                if self._is_lazy(tree):
+                    return self.module(*args, **kwargs)
                 variant = self._variant(tree, args, kwargs, tensors)
                 feeds = variant.feeds(tree, tensors)
             try:
@@ -91,6 +94,20 @@ class Manager:
         result = self.module(*args, **kwargs)  # where it raises, too, the call was wrong, and the next one may be right
         self.fallback.take_over(refused)
         return result
+
+    def _is_lazy(self, tree: ModuleTree) -> bool:
+        """Whether parameters get their shapes by the first call, which torch makes then."""
+        if tree is self._complete:
+            return False
+        if any(nn.parameter.is_lazy(tree.tensor(name)) for name in tree.slots):
+            self._tree = None
+            self.logger.warning(
+                "%s has parameters that get their shapes by the first call: PyTorch runs this one, Backpass the next",
+                type(self.module).__name__,
+            )
+            return True
+        self._complete = tree
+        return False
 
     def _variant(
         self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]

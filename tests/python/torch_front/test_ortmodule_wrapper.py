@@ -179,6 +179,26 @@ def test_new_parameters_and_parts_are_seen(x: torch.Tensor) -> None:
     assert pair.exports == 2
 
 
+@pytest.mark.parametrize("inner", [True, False])
+def test_lazy_parameters(inner: bool, x: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()) if inner else nn.LazyLinear(4)
+
+    pair = Pair(nn.Identity())
+    pair.eager, pair.ours = make(), wrap(make())  # torch does not copy them
+    with pytest.raises(TypeError):
+        pair.ours(x, x)  # a wrong call is not the first one
+    torch.manual_seed(0)
+    first = pair.ours(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(first, pair.eager(x))
+    assert "PyTorch runs this one, Backpass the next" in caplog.text
+    assert pair.exports == 0
+    for _ in range(2):
+        pair.step(x)
+    assert pair.exports == 1
+
+
 @pytest.mark.slow
 def test_unregistered_tensors_are_seen(x: torch.Tensor) -> None:
     class Scaled(nn.Module):
@@ -291,6 +311,7 @@ def test_methods_in_several_threads(x: torch.Tensor) -> None:
     assert "forward" not in vars(net)
 
 
+@pytest.mark.slow
 def test_generate_of_transformers() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
