@@ -99,7 +99,10 @@ class Lowerer:
         env = dict(zip([n for n in module.graph.nodes if n.op == "placeholder"], leaves, strict=True))
         inner = Lowerer(self.b, self.dispatcher, lambda name: decompose.attribute(module, name))
         inner.may_hand_over = False
-        result = inner.run(module.graph, env)
+        try:
+            result = inner.run(module.graph, env)
+        except Unsupported as error:  # a part is: the operator itself need not be
+            raise NoLoweringError(f"its part: {error}") from error
         self.b.scope(node.name)
         return result
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import backpass
+import pytest
 import torch
-from exporter_check import check, check_table, ops_of
+from backpass.torch import export_module
+from exporter_check import Function, check, check_table, check_values, ops_of
 from torch import nn
 
 torch.manual_seed(3)
@@ -112,3 +115,60 @@ def test_masks_of_any_size() -> None:
         return rows.sum(0), rows @ rows.t(), a[torch.arange(a.shape[0]), i], (a * m[:, None]).sum()
 
     check(function, (x(4, 3), flags(4), places(3, 4)), [(x(7, 3), flags(7), places(3, 7))])
+
+
+def _detached(a: torch.Tensor) -> torch.Tensor:
+    return (a * 2).t().detach().as_strided((3, 2), (4, 1)) * a[:, :2]
+
+
+STRIDED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "in order": (lambda a: (a * 2).as_strided((2, 3), (1, 2)), (x(3, 4),)),
+    "transposed": (lambda a: (a * 2).t().as_strided((2, 3), (1, 4)), (x(3, 4),)),
+    "computed from transposed": (lambda a: (a.t() * 2).as_strided((3, 2), (4, 1)), (x(3, 4),)),
+    "rows": (lambda a: ((a * 2)[1:].as_strided((2, 3), (1, 2)), a[1:].as_strided((2, 2), (1, 2), 5)), (x(3, 4),)),
+    "columns": (lambda a: (a * 2)[:, :2].as_strided((3, 1), (4, 1), 1), (x(3, 4),)),
+    "expanded": (lambda a: (a * 2)[:, :1].expand(3, 5).as_strided((3, 2), (4, 0)), (x(3, 4),)),
+    "detached": (_detached, (x(3, 4),)),
+    "copy": (lambda a: torch.as_strided_copy((a * 2).t(), (2, 3), (1, 2)), (x(3, 4),)),
+    "in place": (lambda a: (a * 2).t().as_strided_((2, 3), (1, 2)) * 2, (x(3, 4),)),
+}
+
+
+def test_strides_are_those_of_torchs_memory() -> None:
+    assert not check_table(STRIDED).fallbacks
+    written = check_values(
+        lambda a, s: torch.as_strided_scatter((a * 2).t(), s, (2, 3), (1, 2)), (x(3, 4), torch.ones(2, 3))
+    )
+    assert not written.fallbacks
+
+
+def _chunks(a: torch.Tensor) -> torch.Tensor:
+    """Overlapping pieces, as sliding-window attention takes them."""
+    h = (a * 2).transpose(0, 1).transpose(1, 2).reshape(a.shape[1] * a.shape[2], a.shape[0], a.shape[3])
+    h = h.view(h.shape[0], h.shape[1] // 4, 4, h.shape[2])
+    size, stride = list(h.size()), list(h.stride())
+    size[1], stride[1] = size[1] * 2 - 1, stride[1] // 2
+    return h.as_strided(size, stride)
+
+
+def test_strides_of_any_size() -> None:
+    assert not check(_chunks, (x(8, 2, 3, 5),), [(x(12, 3, 2, 5),)]).fallbacks
+
+
+def _resized(a: torch.Tensor) -> torch.Tensor:
+    return (a.t() * 2).resize_(2, 3) * 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (a * 2)[1:].as_strided((2, 2), (1, 2), 2),
+        lambda a: (a * 2)[:, :2].as_strided((3, 4), (4, 1)),
+        lambda a: (a * 2)[:, ::2].detach().as_strided((3, 2), (2, 1)),
+        lambda a: torch.as_strided_scatter(a[:, :2], a[:2, :2] * 1, (2, 2), (4, 1)),
+        _resized,
+    ],
+)
+def test_memory_beside_a_tensor_is_refused(function: Any) -> None:
+    with pytest.raises(backpass.Unsupported, match=r"strides: got .*, expected"):
+        export_module(Function(function), (x(3, 4),))
