@@ -75,3 +75,24 @@ def test_dropout_in_the_engine() -> None:
     torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / 0.75))
     torch.testing.assert_close(x.grad, y.detach())
     assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 2, 1, 0]), torch.zeros(4)])
+@pytest.mark.parametrize("shape", [(6, 4), (2, 4, 3, 3), (4,)])
+def test_ignored_labels_have_no_gradient(reduction: str, weight: torch.Tensor | None, shape: tuple[int, ...]) -> None:
+    """Where all are ignored the mean is NaN, its gradient 0."""
+    labels = torch.full((shape[0], *shape[2:]) if len(shape) > 1 else (), -100)
+
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x, labels, weight=weight, reduction=reduction)
+
+    for given in (labels, labels.index_fill(0, torch.tensor([0]), 1) if labels.dim() else labels * 0):
+        torch._dynamo.reset()
+        got = torch.randn(shape, requires_grad=True)
+        compiled = torch.compile(loss, backend=make_aot_ort()[0])
+        wanted = got.detach().clone().requires_grad_()
+        torch.testing.assert_close(compiled(got, given), loss(wanted, given), equal_nan=True)
+        compiled(got, given).sum().backward()
+        loss(wanted, given).sum().backward()
+        torch.testing.assert_close(got.grad, wanted.grad, equal_nan=True)

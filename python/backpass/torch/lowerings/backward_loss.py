@@ -47,7 +47,9 @@ def nll_loss_backward(
     kind = b.dtype_of(target)
     ignored = b.op("Equal", target, b.constant(ignore_index, kind))
     safe = b.op("Where", ignored, b.constant(0, kind), target, dtype=kind, shape=target.shape)
-    updates = unsqueeze(b, b.op("Neg", factor, dtype=dtype, shape=target.shape), 1)
+    # not by its weight of 0: where all are ignored, that is divided by 0
+    kept = b.op("Where", ignored, b.constant(0, dtype), b.op("Neg", factor), dtype=dtype, shape=target.shape)
+    updates = unsqueeze(b, kept, 1)
     zeros = filled(b, b.shape_of(x), 0, dtype)
     dx = b.op("ScatterElements", zeros, unsqueeze(b, safe, 1), updates, axis=1, dtype=dtype, shape=x.shape)
     return reshape(b, dx, shape)
