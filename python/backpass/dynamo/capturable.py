@@ -77,6 +77,11 @@ def _storage(node: torch.fx.Node) -> int | None:
     return int(StorageWeakRef(value.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
+def fixed_size(value: int | torch.SymInt) -> int | None:
+    """The size, if it is always the same: of a symbol, too, that torch.compile found to be one number."""
+    return value if isinstance(value, int) else value.node.maybe_as_int()
+
+
 def size_sources(placeholders: Sequence[torch.fx.Node]) -> dict[int, Source | int]:
     """For each size among the arguments, the tensor and axis it can be read off; or the size itself."""
     known: dict[Any, Source] = {}
@@ -91,12 +96,15 @@ def size_sources(placeholders: Sequence[torch.fx.Node]) -> dict[int, Source | in
     found: dict[int, Source | int] = {}
     for i, node in enumerate(placeholders):
         value = node.meta.get("example_value")
-        if isinstance(value, torch.SymInt):
-            if value.node.expr not in known:
-                raise NotCapturableError(f"input {node.name} is a number that is no extent of a tensor")
-            found[i] = known[value.node.expr]
-        elif isinstance(value, int):
-            found[i] = value
+        if not isinstance(value, torch.SymInt | int):
+            continue
+        size = fixed_size(value)
+        if size is not None:
+            found[i] = size
+        elif value.node.expr in known:  # type: ignore[union-attr]
+            found[i] = known[value.node.expr]  # type: ignore[union-attr]
+        else:
+            raise NotCapturableError(f"input {node.name} is a number that is no extent of a tensor")
     return found
 
 

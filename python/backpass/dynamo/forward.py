@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import onnx
@@ -16,6 +17,7 @@ from backpass.dynamo.capturable import (
     check_aliases,
     check_arguments,
     check_nodes,
+    fixed_size,
     number_places,
     size_sources,
     with_numbers,
@@ -215,12 +217,17 @@ def _is_wanted(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and tensor.is_floating_point()
 
 
+def _no_saving() -> AbstractContextManager[Any]:
+    """What tracing saves for a backward pass is not for hooks of the user's, who may count (torch.utils.checkpoint)."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
 def _exported(adapter: Tensors, placeholders: Sequence[torch.fx.Node], examples: Sequence[torch.Tensor]) -> Any:
     shapes = [n.meta["example_value"].shape for n in placeholders if isinstance(n.meta["example_value"], torch.Tensor)]
-    varies = [{a: torch.export.Dim.AUTO for a, d in enumerate(s) if not isinstance(d, int)} for s in shapes]
+    varies = [{a: torch.export.Dim.AUTO for a, d in enumerate(s) if fixed_size(d) is None} for s in shapes]
     dynamic = {"tensors": tuple(v or None for v in varies)} if any(varies) else None
     try:
-        with _disable_current_modes(), torch._guards.tracing(None):
+        with _disable_current_modes(), torch._guards.tracing(None), _no_saving():
             exported = export_module(adapter, examples, dynamic_shapes=dynamic)
     except Exception as error:  # torch.export raises many things; AOTAutograd may still manage
         raise NotCapturableError(f"it cannot be exported: {type(error).__name__}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from backpass.dynamo import make_aot_ort
 from test_dynamo_backend import MODES, both
 
@@ -96,3 +97,26 @@ def test_ignored_labels_have_no_gradient(reduction: str, weight: torch.Tensor | 
         compiled(got, given).sum().backward()
         loss(wanted, given).sum().backward()
         torch.testing.assert_close(got.grad, wanted.grad, equal_nan=True)
+
+
+def test_checkpoint_around_a_compiled_module() -> None:
+    """The first call compiles, the second does not: both save the same number of tensors."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    backend, record = make_aot_ort(mode="forward")
+    compiled = torch.compile(net, backend=backend)
+    got = torch.randn(4, 8, requires_grad=True)
+    wanted = got.detach().clone().requires_grad_()
+    torch.utils.checkpoint.checkpoint(compiled, got, use_reentrant=False).sum().backward()
+    net(wanted).sum().backward()
+    torch.testing.assert_close(got.grad, wanted.grad)
+    assert [g.calls for g in record.graphs] == [2]
+
+
+def test_extents_that_weights_fix_do_not_vary() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    backend, record = make_aot_ort(mode="forward")
+    compiled = torch.compile(net, backend=backend, dynamic=True)
+    for rows in (4, 3, 7):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(compiled(x), net(x))
+    assert [g.calls for g in record.graphs] == [3], str(record)
