@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from backpass.dynamo.adjust import make_dense, name_assertions
 from backpass.dynamo.aot import compile_aot
 from backpass.dynamo.capturable import NotCapturableError
 from backpass.dynamo.forward import compile_forward
@@ -37,6 +38,8 @@ def compile_module(
 ) -> Callable[..., Any]:
     """Forward capture where the options and the graph allow it, else AOT."""
     note = ""
+    make_dense(module)
+    name_assertions(module)
     if options.mode != "aot" and options.exporter == "backpass":
         try:
             return compile_forward(module, example_inputs, options, record)

@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from backpass._core import ModuleSession
+from backpass._core import ModuleSession, Unsupported
 from backpass.dynamo.dump import dump_model
 from backpass.dynamo.exported import Exported
 from backpass.dynamo.options import CompileOptions
@@ -38,6 +38,8 @@ class CompiledGraph:
         self._results: list[Slot] = []
         if self._plan.results:
             self._load(_only_results(module, self._plan.results), options)
+        elif any(n.op == "call_function" and n.is_impure() for n in module.graph.nodes):
+            raise Unsupported("assertion: got a graph without results that are computed, expected one that it guards")
 
     def _load(self, module: torch.fx.GraphModule, options: CompileOptions) -> None:
         exported = export(module, options)

@@ -64,6 +64,27 @@ def emit_aten(b: GraphBuilder, node: fx.Node, args: Sequence[Any], kwargs: dict[
     return tuple(next(left) if isinstance(v, torch.Tensor) else None for v in value)
 
 
+NOT_TRUE = "Expected Tensor with single nonzero value, but got zero"
+
+
+def emit_assertion(b: GraphBuilder, condition: Value, message: str = NOT_TRUE) -> Value:
+    """A node that raises in torch, else gives the number 1 to whatever is to depend on it."""
+    inputs = _Inputs(b)
+    arguments = encode((condition, message, b.constant(1, torch.int64)), {}, inputs.slot)
+    (token,) = _emit(
+        b,
+        "ATen",
+        "org.pytorch.aten",
+        inputs.names,
+        [torch.ones((), dtype=torch.int64)],
+        name="ATen__assert_async",
+        operator="_functional_assert_async",
+        overload_name="msg",
+        arguments=arguments,
+    )
+    return token  # type: ignore[no-any-return]
+
+
 def emit_python_op(
     b: GraphBuilder, node: fx.Node, tensors: Sequence[Any], sizes: Sequence[Any], func: str, arguments: str
 ) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from backpass.torch import decompose
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.capture import capture
 from backpass.torch.dispatch import Dispatcher
-from backpass.torch.emit import emit_aten
+from backpass.torch.emit import emit_assertion, emit_aten
 from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
 from backpass.torch.symbols import Symbolic, dims
 
@@ -25,11 +25,10 @@ DEFAULT_OPSET = 23
 _IGNORED = {
     "aten::_assert_tensor_metadata.default",
     "aten::_assert_scalar.default",
-    "aten::_assert_async.msg",
-    "aten::_assert_async.default",
     "aten::sym_constrain_range.default",
     "aten::sym_constrain_range_for_size.default",
 }
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 _COLLECTIVE = ("_c10d_functional", "c10d")
 
@@ -41,6 +40,7 @@ class Lowerer:
         self.b = builder
         self.dispatcher = dispatcher
         self.fallbacks: list[Fallback] = []
+        self.assertions: list[Value] = []
         self._constants = constants
 
     def run(self, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
@@ -118,7 +118,11 @@ class Lowerer:
             )
         if not self.may_hand_over:
             raise NoLoweringError(f"its part {name}: {reason}")
+        if node.target in _ASSERTIONS and "one_hot: Class values" in str(args[1:]):
+            return None  # torch wrote one_hot out, which is not checked here
         self.fallbacks.append(Fallback(name, node.name, reason))
+        if node.target in _ASSERTIONS:
+            return self.assertions.append(emit_assertion(self.b, *args))
         return emit_aten(self.b, node, args, kwargs)
 
     def _with_meta(self, result: Any, meta: Any) -> Any:
@@ -163,6 +167,7 @@ def export_graph(
     env, infos, used = _declare_inputs(builder, placeholders, specs)
     results = lowerer.run(module.graph, env)
     results = list(results) if isinstance(results, tuple | list) else [results]
+    _keep_assertions(builder, module.graph, results, lowerer.assertions)
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
     passed = _passed_through(module.graph, [s.name for s in used], env)
     output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
@@ -178,6 +183,24 @@ def export_graph(
     )
     exported.seconds["export"] = time.perf_counter() - started
     return exported
+
+
+def _keep_assertions(b: GraphBuilder, graph: fx.Graph, results: list[Any], assertions: Sequence[Value]) -> None:
+    """Nothing reads an assertion: a result is made to, whose extents are multiplied by 1."""
+    (listed,) = graph.output_node().args
+    nodes: Any = listed if isinstance(listed, tuple | list) else [listed]
+    made = [i for i, r in enumerate(results) if isinstance(r, Value) and nodes[i].op != "placeholder"]
+    if not assertions:
+        return
+    if not made:
+        raise Unsupported("assertion: got a graph without results that are computed, expected one that it guards")
+    first = results[made[0]]
+    extents = b.op("Shape", first)
+    for token in assertions:
+        extents = b.op("Mul", extents, token)
+    guarded = b.like(b.op("Reshape", first, extents, allowzero=1), first)
+    for i in made:
+        results[i] = guarded if nodes[i] is nodes[made[0]] else results[i]
 
 
 def python_functions(nodes: Sequence[onnx.NodeProto]) -> list[str]:

@@ -161,3 +161,33 @@ def test_results_require_gradients_where_eagers_do() -> None:
     wanted = torch.lu_unpack(factors, pivots)
     assert [g.kind for g in record.graphs] == ["training"]
     assert [t.requires_grad for t in got] == [t.requires_grad for t in wanted] == [False, True, True]
+
+
+def _asserts(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x < 9).all())
+    torch._assert_async((x > 0).all(), "must be positive")
+    return (x * 2).sum()
+
+
+def _only_asserts(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x < 9).all())
+    torch._assert_async((x > 0).all(), "must be positive")
+    return x
+
+
+@pytest.mark.parametrize("mode", ["auto", "aot"])
+@pytest.mark.parametrize("fn", [_asserts, _only_asserts])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_assertions_about_data_are_kept(mode: str, fn: Callable[..., torch.Tensor], gradient: bool) -> None:
+    compiled = torch.compile(fn, backend=make_aot_ort(mode=mode)[0])
+    good = torch.ones(3, requires_grad=gradient)
+    torch.testing.assert_close(compiled(good), fn(good))
+    with pytest.raises(RuntimeError, match="must be positive"):
+        compiled(-good)
+    with pytest.raises(RuntimeError, match="single nonzero value"):
+        compiled(10 * good)
+
+
+def test_one_hot_needs_no_assertions() -> None:
+    record = both(lambda x: torch.nn.functional.one_hot(x, 4), torch.tensor([1, 3]), mode="aot")
+    assert all(g.native for g in record.graphs), str(record)

@@ -120,3 +120,20 @@ def test_extents_that_weights_fix_do_not_vary() -> None:
         x = torch.randn(rows, 8)
         torch.testing.assert_close(compiled(x), net(x))
     assert [g.calls for g in record.graphs] == [3], str(record)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_sparse_gradients_are_dense_and_said_so(
+    mode: str, kind: type[torch.nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = kind(9, 4, sparse=True)
+    ids = torch.tensor([[1, 2, 2], [0, 2, 8]])
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "aot"):
+        got = torch.compile(table, backend=make_aot_ort(mode=mode)[0])(ids)
+    (got * torch.arange(4)).sum().backward()
+    found, table.weight.grad = table.weight.grad, None
+    (table(ids) * torch.arange(4)).sum().backward()
+    assert found.layout == torch.strided
+    torch.testing.assert_close(found, table.weight.grad.to_dense())
+    assert caplog.text.count("its gradient is dense here") == 1
