@@ -23,7 +23,7 @@ from backpass.dynamo.capturable import (
     with_numbers,
 )
 from backpass.dynamo.dump import dump_model
-from backpass.dynamo.graph import announce, as_feed, check_against, fetched, transformed
+from backpass.dynamo.graph import Baseline, announce, as_feed, check_against, fetched, transformed
 from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.torch import ExportedModel, export_module
@@ -169,7 +169,7 @@ class ForwardGraph:
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         self._report.calls += 1
-        wanted = self._baseline(*_copied(arguments)) if self._baseline is not None else None
+        wanted = Baseline(self._baseline, _copied(arguments)) if self._baseline is not None else None
         feeds = [as_feed(arguments[i]) if held is None else held for i, held in self._feeds]
         outputs = self._graph(feeds)
         if self._written:

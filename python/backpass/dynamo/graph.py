@@ -63,7 +63,7 @@ class CompiledGraph:
             results = [fetched(slot, outputs, feeds) for slot in self._results]
         assembled = self._plan.assemble(given, results)
         if self._baseline is not None:
-            check_against(self._baseline(*given), assembled)
+            check_against(Baseline(self._baseline, given), assembled)
         return assembled
 
 
@@ -144,12 +144,29 @@ def as_feed(value: Any) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
-def check_against(wanted: Any, outputs: Any) -> None:
+class Baseline:
+    """What torch computes."""
+
+    def __init__(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> None:
+        before = torch.get_rng_state()
+        self.results = module(*arguments)
+        self.is_random = not torch.equal(before, torch.get_rng_state())
+
+
+def check_against(baseline: Baseline, outputs: Any) -> None:
     """Raises AssertionError where torch computed something else from the same arguments."""
-    both = zip(_listed(outputs), _listed(wanted), strict=True)
-    for got, expected in both:
-        if isinstance(expected, torch.Tensor):
-            torch.testing.assert_close(got, expected, equal_nan=True, check_stride=False)
+    both = zip(_listed(outputs), _listed(baseline.results), strict=True)
+    try:
+        for got, expected in both:
+            if isinstance(expected, torch.Tensor):
+                torch.testing.assert_close(got, expected, equal_nan=True, check_stride=False)
+    except AssertionError as error:
+        if not baseline.is_random:
+            raise
+        raise AssertionError(
+            "assert_allclose_to_baseline: got a graph that draws random numbers, expected one that does not: torch "
+            "draws others, so that results cannot be compared; turn off dropout or this option"
+        ) from error
 
 
 def announce(report: GraphReport, module: torch.fx.GraphModule, options: CompileOptions) -> None:

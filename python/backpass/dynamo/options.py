@@ -22,8 +22,8 @@ _EXPORTERS = ("backpass", "torch")
 class CompileOptions:
     """How graphs are compiled.
 
-    Environment variables come on top: ``ONNXRT_CHANGE_REWRITER`` (1: Backpass's exporter, 0: torch's) and
-    ``ONNXRT_DUMP_PATH`` (a prefix; each model is written as ``<prefix>N.onnx`` and its fx graph as ``<prefix>N.txt``).
+    Environment variables come on top: ``ONNXRT_CHANGE_REWRITER`` (1 or true: Backpass's exporter, 0 or false: torch's)
+    and ``ONNXRT_DUMP_PATH`` (a prefix; each model is written as ``<prefix>N.onnx``, its fx graph as ``<prefix>N.txt``).
     """
 
     mode: str = "auto"
@@ -68,9 +68,10 @@ class CompileOptions:
                 f"[torch.compile] mode: got {mode!r}, which selects between variants of another backend; "
                 "use options={'mode': ...}, one of " + ", ".join(_MODES)
             )
-        switch = os.environ.get("ONNXRT_CHANGE_REWRITER")
-        if switch not in (None, ""):
-            exporter = "backpass" if switch == "1" else "torch"
+        switch = os.environ.get("ONNXRT_CHANGE_REWRITER", "").lower()
+        if switch:
+            _one_of("ONNXRT_CHANGE_REWRITER", switch, ("1", "0", "true", "false"))
+            exporter = "backpass" if switch in ("1", "true") else "torch"
             keep = exporter == "backpass" or made.mode != "forward"
             made = dataclasses.replace(made, exporter=exporter, mode=made.mode if keep else "aot")
         return made

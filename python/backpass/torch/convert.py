@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import onnx
@@ -23,8 +24,8 @@ from backpass.torch.optimize import OptimizationOptions, optimize
 
 
 def to_onnx(
-    module: torch.nn.Module,
-    args: Sequence[Any] = (),
+    module: torch.nn.Module | Callable[..., Any],
+    args: Sequence[Any] | torch.Tensor = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
@@ -41,10 +42,11 @@ def to_onnx(
 ) -> Any:
     """An ONNX model with the weights inside, for Backpass, onnxruntime or any other runtime.
 
-    ``module`` is captured in the mode it is in (train or eval), on the example ``args`` and ``kwargs``; an
-    ``fx.GraphModule`` of aten operators is written down as it is. ``dynamic`` lets every extent vary that can;
-    ``dynamic_shapes`` says which, in torch.export's form. ``input_names`` and ``output_names`` name the user's tensors;
-    the weights keep their torch names. ``dispatcher`` adds or replaces lowerings, ``options`` chooses rewrites, and
+    ``module`` (a function, too) is captured in the mode it is in (train or eval), on the example ``args`` (or the one
+    tensor) and ``kwargs``; an ``fx.GraphModule`` of aten operators is written down as it is. ``dynamic`` lets every
+    extent vary that can; ``dynamic_shapes`` says which, in torch.export's form. ``input_names`` and ``output_names``
+    name the user's tensors; the weights keep their torch names. ``dispatcher`` adds or replaces lowerings,
+    ``options`` chooses rewrites, and
     ``exporter="torch"`` takes torch.onnx's own exporter instead (for inference: it exports training wrongly).
     ``stop_gradient`` keeps the marks of where gradients stop (``detach()``, ``no_grad``, ``padding_idx``) for training
     the model: nodes that only Backpass knows, without which gradients flow there.
@@ -52,6 +54,8 @@ def to_onnx(
     does to its buffers is not in the model, nor are results that are not tensors; see :func:`export_module` for both.
     """
     options = options or OptimizationOptions(verbose=max(0, verbose - 1))
+    module, args = _as_module(module), (args,) if isinstance(args, torch.Tensor) else args
+    _check_names(input_names, output_names)
     if exporter == "torch":
         if return_builder:
             raise InvalidInput("return_builder: got True with exporter='torch', expected False; it has no builder")
@@ -78,8 +82,35 @@ def to_onnx(
     called = sorted({f.op for f in exported.fallbacks} | set(exported.python_ops))
     if called:
         warnings.warn(f"only Backpass can run this model: it calls back into torch for {called}", stacklevel=2)
+    if exported.draft:
+        text = "takes branches that depend on data as the example arguments do: for others it may be wrong"
+        warnings.warn(f"this model {text}", stacklevel=2)
     assert exported.builder is not None
     return (model, exported.builder) if return_builder else model
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, with its signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _as_module(module: Any) -> torch.nn.Module:
+    if isinstance(module, torch.nn.Module):
+        return module
+    if not callable(module):
+        raise InvalidInput(f"module: got {type(module).__name__}, expected a torch.nn.Module or a function")
+    return _Function(module)
+
+
+def _check_names(inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> None:
+    """Each value of a model has a name of its own."""
+    counts = collections.Counter((*(inputs or ()), *(outputs or ())))
+    twice = sorted(name for name, count in counts.items() if count > 1)
+    if twice:
+        raise InvalidInput(f"input_names, output_names: got {twice[0]!r} twice, expected names that differ")
 
 
 def is_aten_graph(module: fx.GraphModule) -> bool:

@@ -249,3 +249,22 @@ def test_example_trains_a_llama(exporter: str, tmp_path: Path) -> None:
     assert "2 of 2 graphs run in the engine alone" in done.stdout
     (difference,) = re.findall(r"differ by at most (\S+)", done.stdout)
     assert float(difference) < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["forward", "aot"])
+def test_baseline_comparison_says_that_random_numbers_differ(mode: str) -> None:
+    backend, _ = make_aot_ort(mode=mode, assert_allclose_to_baseline=True)
+    with pytest.raises(AssertionError, match="draws random numbers"):
+        torch.compile(lambda x: torch.nn.functional.dropout(x, 0.5), backend=backend)(torch.ones(100))
+
+
+@pytest.mark.parametrize(("switch", "exporter"), [("true", "backpass"), ("False", "torch")])
+def test_rewriter_switch_in_words(switch: str, exporter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXRT_CHANGE_REWRITER", switch)
+    assert CompileOptions.of(None).exporter == exporter
+
+
+def test_rewriter_switch_that_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXRT_CHANGE_REWRITER", "maybe")
+    with pytest.raises(backpass.InvalidInput, match="ONNXRT_CHANGE_REWRITER: got 'maybe', expected one of 1, 0"):
+        CompileOptions.of(None)

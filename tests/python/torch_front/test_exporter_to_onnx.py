@@ -179,3 +179,28 @@ def test_by_torch_takes_dynamic_and_nothing_it_would_forget() -> None:
     for more in ({"dispatcher": Dispatcher()}, {"stop_gradient": True}):
         with pytest.raises(backpass.InvalidInput, match="exporter='torch'"):
             to_onnx(module, (x,), exporter="torch", **more)
+
+
+@pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"input_names": ["a", "b"], "output_names": ["a"]}])
+@pytest.mark.parametrize("exporter", ["backpass", "torch"])
+def test_names_that_occur_twice(names: dict[str, list[str]], exporter: Any) -> None:
+    with pytest.raises(backpass.InvalidInput, match="got 'a' twice"):
+        to_onnx(torch.add, (torch.ones(2), torch.ones(2)), exporter=exporter, **names)
+
+
+def test_functions_and_a_single_tensor() -> None:
+    model = to_onnx(lambda x: x * 2 + 1, torch.ones(3))
+    onnx.checker.check_model(model)
+    assert [i.name for i in model.graph.input] == ["x"]
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": np.ones(3, np.float32)})
+    np.testing.assert_array_equal(found, np.full(3, 3, np.float32))
+    with pytest.raises(backpass.InvalidInput, match="module: got str, expected"):
+        to_onnx("module", torch.ones(3))  # type: ignore[arg-type]
+
+
+def test_branches_that_depend_on_data_are_said() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+    with pytest.warns(UserWarning, match="branches that depend on data"):
+        to_onnx(function, torch.ones(3))
