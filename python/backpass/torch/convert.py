@@ -46,8 +46,8 @@ def to_onnx(
     tensor) and ``kwargs``; an ``fx.GraphModule`` of aten operators is written down as it is. ``dynamic`` lets every
     extent vary that can; ``dynamic_shapes`` says which, in torch.export's form. ``input_names`` and ``output_names``
     name the user's tensors; the weights keep their torch names. ``dispatcher`` adds or replaces lowerings,
-    ``options`` chooses rewrites, and
-    ``exporter="torch"`` takes torch.onnx's own exporter instead (for inference: it exports training wrongly).
+    ``options`` chooses rewrites, and ``exporter="torch"`` takes torch.onnx's own exporter instead (for inference: it
+    exports training wrongly).
     ``stop_gradient`` keeps the marks of where gradients stop (``detach()``, ``no_grad``, ``padding_idx``) for training
     the model: nodes that only Backpass knows, without which gradients flow there.
     Returns an ``onnx.ModelProto``; with ``return_builder`` a pair of it and the :class:`GraphBuilder`. What the module
