@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 
 @contextlib.contextmanager
@@ -74,6 +73,7 @@ def tensor_hooks_refused() -> Iterator[None]:
 def foreign_parameters() -> Iterator[list[str]]:
     """Names in the graph of real parameters that require gradients, where forward meets some: those of the module are
     fakes at that time, and torch.export makes constants of others that no longer say what they were."""
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
     found: list[str] = []
