@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
 from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
 from backpass._core import version as __version__
 from backpass.custom import register_gradient, register_operator

@@ -1,5 +1,6 @@
 """The package as a whole: its version and its type stub."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,3 +18,14 @@ def test_stub_of_native_module_is_current(tmp_path):
     stub = tmp_path / "_core.pyi"
     subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "backpass._core", "-o", stub], check=True)
     assert stub.read_text() == (ROOT / "python/backpass/_core.pyi").read_text(), "run `make stubs`"
+
+
+def test_threads_do_not_wait_for_long_unless_the_user_says_so():
+    """OpenMP reads it when it is loaded: with the package, if nobody was first."""
+    ask = "import backpass, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    plain = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    for given, expected in (({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")):
+        run = subprocess.run(
+            [sys.executable, "-c", ask], env={**plain, **given}, check=True, capture_output=True, text=True
+        )
+        assert run.stdout.strip() == expected
