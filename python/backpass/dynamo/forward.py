@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import onnx
@@ -28,6 +27,7 @@ from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.torch import ExportedModel, export_module
 from backpass.torch.runtime import EngineGraph
+from backpass.torch.surroundings import saving_unseen
 
 FLOATS = (
     onnx.TensorProto.FLOAT,
@@ -217,17 +217,12 @@ def _is_wanted(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and tensor.is_floating_point()
 
 
-def _no_saving() -> AbstractContextManager[Any]:
-    """What tracing saves for a backward pass is not for hooks of the user's, who may count (torch.utils.checkpoint)."""
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-
-
 def _exported(adapter: Tensors, placeholders: Sequence[torch.fx.Node], examples: Sequence[torch.Tensor]) -> Any:
     shapes = [n.meta["example_value"].shape for n in placeholders if isinstance(n.meta["example_value"], torch.Tensor)]
     varies = [{a: torch.export.Dim.AUTO for a, d in enumerate(s) if fixed_size(d) is None} for s in shapes]
     dynamic = {"tensors": tuple(v or None for v in varies)} if any(varies) else None
     try:
-        with _disable_current_modes(), torch._guards.tracing(None), _no_saving():
+        with _disable_current_modes(), torch._guards.tracing(None), saving_unseen():
             exported = export_module(adapter, examples, dynamic_shapes=dynamic)
     except Exception as error:  # torch.export raises many things; AOTAutograd may still manage
         raise NotCapturableError(f"it cannot be exported: {type(error).__name__}: {error}") from error

@@ -22,6 +22,7 @@ from backpass.ortmodule.fallback import (
 )
 from backpass.ortmodule.tree import ModuleTree
 from backpass.torch.model import ExportedModel
+from backpass.torch.surroundings import saving_unseen
 
 
 class Checks:
@@ -164,9 +165,7 @@ def undisturbed() -> Iterator[Callable[[], bool]]:
 
     try:
         torch.set_autocast_cache_enabled(False)
-        # what tracing saves for its own gradients is no business of a torch.utils.checkpoint around the call
-        saving = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-        with torch.inference_mode(False), torch.enable_grad(), saving:
+        with torch.inference_mode(False), torch.enable_grad(), saving_unseen():
             yield drawn
     finally:
         torch.set_autocast_cache_enabled(caching)

@@ -25,6 +25,12 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
         setattr(owner, name, old)
 
 
+def saving_unseen() -> contextlib.AbstractContextManager[Any]:
+    """What tracing saves for its own gradients is not for hooks around the call, which may count it
+    (torch.utils.checkpoint)."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
 @contextlib.contextmanager
 def masks_as_given() -> Iterator[None]:
     """nn.TransformerEncoder and -Decoder look into a mask to see whether it is the causal one, which a graph for any
