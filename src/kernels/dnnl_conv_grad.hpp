@@ -1,4 +1,5 @@
-// Gradients of a float32 convolution by oneDNN, between tensors in plain layout.
+// Gradients of a float32 convolution by oneDNN, between tensors in plain layout. The same bits for any number of
+// threads.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,7 @@ class DnnlConvBackwardData {
   virtual void run(const float* dy, const float* w, float* dx, std::byte* scratch) const = 0;
 };
 
-/// dW and dB from X and dY. Sums over images are split by channels, never by threads: the same bits for any number of
-/// threads.
+/// dW and dB from X and dY.
 class DnnlConvBackwardWeights {
  public:
   static std::shared_ptr<const DnnlConvBackwardWeights> make(const ConvGeometry& geometry, bool has_bias);

@@ -1,5 +1,12 @@
 #include "kernels/dnnl_runtime.hpp"
 
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "backpass/tensor.hpp"
+#include "support/parallel.hpp"
+
 namespace backpass {
 
 const dnnl::engine& dnnl_engine() {
@@ -7,29 +14,111 @@ const dnnl::engine& dnnl_engine() {
   return engine;
 }
 
-void execute(const dnnl::primitive& primitive, const dnnl_exec_arg_t* arguments, std::size_t count) {
+struct SoloPrimitive::State {
+  dnnl::primitive primitive;
+  std::vector<Operand> operands;
+  // Memory objects are costly to make, so they are made once and lent to one run at a time.
+  using Handles = std::array<dnnl::memory, kMostOperands>;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Handles>> idle;
+
+  std::unique_ptr<Handles> borrow() {
+    {
+      std::lock_guard lock(mutex);
+      if (!idle.empty()) {
+        std::unique_ptr<Handles> handles = std::move(idle.back());
+        idle.pop_back();
+        return handles;
+      }
+    }
+    auto handles = std::make_unique<Handles>();
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      (*handles)[i] = dnnl::memory(operands[i].second, dnnl_engine(), nullptr);
+    }
+    return handles;
+  }
+
+  void give_back(std::unique_ptr<Handles> handles) {
+    std::lock_guard lock(mutex);
+    idle.push_back(std::move(handles));
+  }
+};
+
+SoloPrimitive::SoloPrimitive(dnnl::primitive primitive, std::vector<Operand> operands)
+    : state_(std::make_shared<State>()) {
+  ensure(operands.size() <= kMostOperands, "a primitive with ", operands.size(), " operands");
+  state_->primitive = std::move(primitive);
+  state_->operands = std::move(operands);
+}
+
+void SoloPrimitive::run(const void* const* data, std::size_t count) const {
   thread_local dnnl::stream stream(dnnl_engine());
-  dnnl_status_t status = dnnl_primitive_execute(primitive.get(), stream.get(), static_cast<int>(count), arguments);
+  ensure(count == state_->operands.size(), "a primitive of ", state_->operands.size(), " operands got ", count);
+  std::unique_ptr<State::Handles> handles = state_->borrow();
+  std::array<dnnl_exec_arg_t, kMostOperands> arguments;
+  for (std::size_t i = 0; i < count; ++i) {
+    (*handles)[i].set_data_handle(const_cast<void*>(data[i]));  // NOLINT: oneDNN takes inputs as void*
+    arguments[i] = {state_->operands[i].first, (*handles)[i].get()};
+  }
+  ThreadScope alone(1);
+  dnnl_status_t status =
+      dnnl_primitive_execute(state_->primitive.get(), stream.get(), static_cast<int>(count), arguments.data());
   ensure(status == dnnl_success, "oneDNN could not run a primitive: status ", static_cast<int>(status));
+  state_->give_back(std::move(handles));
 }
 
-void execute(const dnnl::primitive& primitive, std::initializer_list<dnnl_exec_arg_t> arguments) {
-  execute(primitive, arguments.begin(), arguments.size());
+SoloPrimitive solo_reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+  ThreadScope alone(1);
+  const dnnl::engine& e = dnnl_engine();
+  return {dnnl::reorder(dnnl::reorder::primitive_desc(e, from, e, to)), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
 }
 
-dnnl::memory unbound(const dnnl::memory::desc& desc) { return dnnl::memory(desc, dnnl_engine(), nullptr); }
+namespace {
 
-void bind(dnnl::memory& memory, const void* data) {
-  memory.set_data_handle(const_cast<void*>(data));  // NOLINT: oneDNN takes inputs as void*
+/// Positions of an axis that lie together in one block of the layout; 0 when the layout is not one of blocks.
+std::int64_t block_along(const dnnl::memory::desc& desc, std::size_t axis) {
+  if (desc.get_format_kind() != dnnl::memory::format_kind::blocked) return 0;
+  std::int64_t block = 1;
+  dnnl::memory::dims sizes = desc.get_inner_blks();
+  dnnl::memory::dims axes = desc.get_inner_idxs();
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] == static_cast<std::int64_t>(axis)) block *= sizes[i];
+  }
+  return block;
 }
 
-void reorder_now(const dnnl::memory::desc& from, const void* source, const dnnl::memory::desc& to, void* target) {
-  dnnl::memory in = unbound(from);
-  dnnl::memory out = unbound(to);
-  bind(in, source);
-  bind(out, target);
-  dnnl::reorder reorder(in, out);
-  execute(reorder, {{DNNL_ARG_FROM, in.get()}, {DNNL_ARG_TO, out.get()}});
+}  // namespace
+
+Relayout::Relayout(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+  constexpr std::int64_t kWorthCutting = std::int64_t{1} << 15;
+  dnnl::memory::dims dims = from.get_dims();
+  dnnl::memory::dims none(dims.size(), 0);
+  bool large = element_count(dims) >= kWorthCutting;
+  for (std::size_t axis = 0; axis < 2 && large && parts_ == 1; ++axis) {
+    std::int64_t unit = std::max(block_along(from, axis), block_along(to, axis));
+    if (block_along(from, axis) == 0 || block_along(to, axis) == 0) break;
+    for (std::int64_t parts : {8, 4, 2}) {
+      if (dims[axis] % (parts * unit) != 0) continue;
+      parts_ = parts;
+      dims[axis] /= parts;
+      from_step_ = dims[axis] / block_along(from, axis) * from.get_strides()[axis];
+      to_step_ = dims[axis] / block_along(to, axis) * to.get_strides()[axis];
+      break;
+    }
+  }
+  if (parts_ == 1) {
+    reorder_ = solo_reorder(from, to);
+  } else {
+    reorder_ = solo_reorder(from.submemory_desc(dims, none), to.submemory_desc(dims, none));
+  }
+}
+
+void Relayout::run(const void* from, void* to) const {
+  parallel_for(parts_, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      reorder_.run({static_cast<const float*>(from) + i * from_step_, static_cast<float*>(to) + i * to_step_});
+    }
+  });
 }
 
 }  // namespace backpass
