@@ -32,7 +32,8 @@ typedef enum BpStatus {
   BP_OK = 0,
   BP_INVALID_INPUT = 1, /* the model, file or value handed in is wrong */
   BP_UNSUPPORTED = 2,   /* legal, but Backpass cannot do it */
-  BP_INTERNAL_BUG = 3   /* never the caller's fault */
+  BP_INTERNAL_BUG = 3,  /* never the caller's fault */
+  BP_CANCELLED = 4      /* its cancel flag was set, or its time was over */
 } BpStatus;
 
 BP_API const char* bp_last_error(void);
@@ -68,11 +69,24 @@ BP_API BpStatus bp_tensor_dtype(const BpTensor* tensor, BpDType* out);
 BP_API BpStatus bp_tensor_shape(const BpTensor* tensor, const int64_t** dims, size_t* rank);
 BP_API BpStatus bp_tensor_size(const BpTensor* tensor, int64_t* elements);
 
-/* ---- Options of sessions; NULL stands for the defaults. */
+/* ---- Stopping a call that takes too long, from another thread or a signal handler: its status is BP_CANCELLED then,
+ * and bp_last_error() names the node that it had reached. The session can be used again; parameters and optimizer are
+ * as they were; gradients count as lost until a step that replaces them (bp_lazy_reset_grad) has run. */
+
+typedef struct BpCancelFlag BpCancelFlag;
+
+BP_API BpStatus bp_create_cancel_flag(BpCancelFlag** out);
+/* Stays as it is until the next call: calls that start while it is set stop at once. Takes no lock. */
+BP_API void bp_set_cancel_flag(BpCancelFlag* flag, int is_set);
+BP_API void bp_release_cancel_flag(BpCancelFlag* flag);
+
+/* ---- Options of sessions; NULL stands for the defaults. Fields that are zero are, too. */
 
 typedef struct BpSessionOptions {
-  int num_threads;   /* 0: as many as OpenMP would use */
-  int binding_cache; /* how many sets of input extents keep their plan; 0: the default */
+  int num_threads;      /* 0: as many as OpenMP would use */
+  int binding_cache;    /* how many sets of input extents keep their plan; 0: the default */
+  double time_limit;    /* seconds that one call may take; 0: no limit */
+  BpCancelFlag* cancel; /* stops calls while it is set; may be released before the session. NULL: none */
 } BpSessionOptions;
 
 /* ---- Checkpoints. */

@@ -12,7 +12,8 @@
 //   session.export_model_for_inferencing("model.onnx", {"logits"});
 //
 // A session belongs to one thread at a time; each call uses SessionOptions::num_threads. Parameters live in the
-// checkpoint state, which session and caller share. A call that throws leaves parameters and optimizer as they were.
+// checkpoint state, which session and caller share. A call that throws leaves parameters and optimizer as they were;
+// where that is a training step, the optimizer refuses its gradients, of which some may be written and others not.
 #pragma once
 
 #include <filesystem>

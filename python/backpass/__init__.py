@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
-from backpass._core import Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
+from backpass._core import CancelFlag, Cancelled, Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
 from backpass._core import version as __version__
 from backpass.custom import register_gradient, register_operator
 from backpass.gradient import grad
@@ -12,6 +12,8 @@ from backpass.profile import Profile
 from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
 
 __all__ = [
+    "CancelFlag",
+    "Cancelled",
     "CheckReport",
     "Error",
     "InferenceSession",

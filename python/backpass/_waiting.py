@@ -1,9 +1,8 @@
-"""How long OpenMP's threads wait for each other before they give up their core: set before OpenMP is loaded, which
-reads it once.
+"""How long OpenMP's threads, which are torch's, wait for work before they give up their core: set before OpenMP is
+loaded, which reads it once.
 
-By default they keep the core for milliseconds. Where it has other work, the thread they wait for may be waiting for
-just that core: with one of two cores busy, a step of a small network took ten times as long. On a quiet machine it
-makes no difference. What the user's environment says stays.
+By default they keep the core for milliseconds, in which the engine's own threads and other programs cannot have it. On
+a quiet machine it makes no difference to torch. What the user's environment says stays.
 """
 
 import os

@@ -18,8 +18,6 @@ using namespace backpass;
 
 namespace {
 
-using NoGil = nb::call_guard<nb::gil_scoped_release>;
-
 /// Arrays handed in may be read-only; training writes to parameters.
 Tensor copy_of(const Tensor& source) {
   if (source.dtype() == DType::string || source.dtype() == DType::undefined) return source;

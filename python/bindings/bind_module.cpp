@@ -35,7 +35,7 @@ nb::list to_torch(std::vector<RuntimeValue> values) {
 std::unique_ptr<ModuleSession> from_bytes(const nb::bytes& model, std::vector<std::string> requires_grad,
                                           const SessionOptions& options) {
   auto copy = std::make_shared<const std::string>(view_of(model));
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options);
 }
 
@@ -44,7 +44,7 @@ nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep, std
   std::vector<RuntimeValue> outputs;
   auto pending = std::make_unique<PendingPass>();
   {
-    nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     if (keep) {
       pending->pass = session.forward(std::move(values), outputs, seed);
     } else {
@@ -63,7 +63,7 @@ nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& 
   std::vector<RuntimeValue> values = from_torch(seeds);
   std::vector<RuntimeValue> gradients;
   {
-    nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     gradients = session.backward(keep ? pending.pass : std::move(pending.pass), values);
   }
   return to_torch(std::move(gradients));
@@ -76,13 +76,13 @@ bool repeats(const ModuleSession& session, const PendingPass& pending, const nb:
 /// What may build a graph may wait for rules of users, and those for the interpreter lock.
 template <auto kMethod>
 auto unlocked(ModuleSession& session) {
-  nb::gil_scoped_release release;
+  const Unlocked release;
   return (session.*kMethod)();
 }
 
 PlanReport plan(ModuleSession& session, const nb::list& inputs) {
   std::vector<RuntimeValue> values = from_torch(inputs);
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return session.plan(values);
 }
 

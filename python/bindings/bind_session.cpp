@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -43,7 +44,7 @@ nb::list run(const InferenceSession& session, const std::vector<std::string>& na
   Feeds values = to_feeds(feeds);
   std::vector<RuntimeValue> results;
   {
-    nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     results = session.run(names, values);
     values.clear();
   }
@@ -54,7 +55,7 @@ nb::list run(const InferenceSession& session, const std::vector<std::string>& na
 
 PlanReport plan(const InferenceSession& session, const nb::dict& feeds) {
   Feeds values = to_feeds(feeds);
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   PlanReport report = session.plan(values);
   values.clear();
   return report;
@@ -68,13 +69,23 @@ std::unique_ptr<InferenceSession> from_bytes(nb::bytes bytes, const SessionOptio
     holder.reset();
   });
   holder.reset();
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return std::make_unique<InferenceSession>(view, std::move(owner), options);
 }
 
 std::unique_ptr<InferenceSession> from_path(const std::filesystem::path& path, const SessionOptions& options) {
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return std::make_unique<InferenceSession>(path, options);
+}
+
+void bind_cancel(nb::module_& m) {
+  nb::class_<CancelFlag>(m, "CancelFlag",
+                         "Stops calls of the sessions that have it among their options: they raise Cancelled. Any "
+                         "thread may set it; it stays set until it is cleared.")
+      .def(nb::init<>())
+      .def("set", &CancelFlag::set)
+      .def("clear", &CancelFlag::clear)
+      .def("is_set", &CancelFlag::is_set);
 }
 
 void bind_reports(nb::module_& m) {
@@ -84,7 +95,9 @@ void bind_reports(nb::module_& m) {
       .def_rw("optimize", &SessionOptions::optimize)
       .def_rw("reference", &SessionOptions::reference)
       .def_rw("profile", &SessionOptions::profile)
-      .def_rw("binding_cache", &SessionOptions::binding_cache);
+      .def_rw("binding_cache", &SessionOptions::binding_cache)
+      .def_rw("time_limit", &SessionOptions::time_limit, "seconds that one call may take; 0: no limit")
+      .def_rw("cancel", &SessionOptions::cancel, nb::arg().none(), "a CancelFlag that stops calls, or None");
   nb::class_<ValueInfo>(m, "ValueInfo", "Name and type of an input or output.")
       .def_ro("name", &ValueInfo::name)
       .def_ro("type", &ValueInfo::type)
@@ -121,6 +134,7 @@ void bind_reports(nb::module_& m) {
 }  // namespace
 
 void bind_session(nb::module_& m) {
+  bind_cancel(m);
   bind_reports(m);
   nb::class_<InferenceSession>(m, "Session", "A loaded model.")
       .def_static("from_path", &from_path, nb::arg("path"), nb::arg("options"))
@@ -133,8 +147,13 @@ void bind_session(nb::module_& m) {
       .def("graph_text", &InferenceSession::graph_text)
       .def("take_profile", &InferenceSession::take_profile);
   m.def(
-      "check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"),
-      nb::call_guard<nb::gil_scoped_release>());
+      "check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"), NoGil());
   m.def(
-      "check_bytes", [](nb::bytes b) { return check(std::string_view(b.c_str(), b.size())); }, nb::arg("model"));
+      "check_bytes",
+      [](const nb::bytes& b) {
+        const std::string_view model = view_of(b);
+        const Unlocked unlocked;
+        return check(model);
+      },
+      nb::arg("model"));
 }

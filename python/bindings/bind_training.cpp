@@ -41,7 +41,7 @@ std::vector<RuntimeValue> to_values(const nb::list& items) {
 template <std::vector<RuntimeValue> (TrainingSession::*Step)(std::span<const RuntimeValue>)>
 std::vector<Tensor> run(TrainingSession& session, const nb::list& inputs) {
   std::vector<RuntimeValue> values = to_values(inputs);
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   std::vector<Tensor> results;
   for (RuntimeValue& v : (session.*Step)(values)) results.push_back(std::move(v.tensor));
   values.clear();
@@ -50,7 +50,7 @@ std::vector<Tensor> run(TrainingSession& session, const nb::list& inputs) {
 
 PlanReport plan(const TrainingSession& session, const nb::list& inputs) {
   std::vector<RuntimeValue> values = to_values(inputs);
-  nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   PlanReport report = session.plan(values);
   values.clear();
   return report;
@@ -59,6 +59,7 @@ PlanReport plan(const TrainingSession& session, const nb::list& inputs) {
 void make(TrainingSession* self, std::shared_ptr<CheckpointState> state, nb::handle training, nb::handle eval,
           const SessionOptions& options) {
   TrainingArtifacts artifacts{to_source(training), to_source(eval), {}};
+  const Unlocked unlocked;
   new (self) TrainingSession(std::move(state), artifacts, options);
 }
 
@@ -78,7 +79,7 @@ void bind_training(nb::module_& m) {
       .def("eval_step", &run<&TrainingSession::eval_step>, nb::arg("inputs"))
       .def("lazy_reset_grad", &TrainingSession::lazy_reset_grad)
       .def("gradient", &TrainingSession::gradient, nb::arg("parameter"))
-      .def("optimizer_step", &TrainingSession::optimizer_step, nb::call_guard<nb::gil_scoped_release>())
+      .def("optimizer_step", &TrainingSession::optimizer_step, NoGil())
       .def_prop_ro("optimizer_steps", &TrainingSession::optimizer_steps)
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate, &TrainingSession::set_learning_rate)
       .def("register_linear_scheduler", &TrainingSession::register_linear_scheduler, nb::arg("warmup"),
@@ -93,7 +94,7 @@ void bind_training(nb::module_& m) {
           [](const TrainingSession& s, const std::filesystem::path& path, const std::vector<std::string>& outputs) {
             s.export_model_for_inferencing(path, outputs);
           },
-          nb::arg("path"), nb::arg("outputs"), nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("path"), nb::arg("outputs"), NoGil())
       .def("plan", &plan, nb::arg("inputs"))
       .def("take_profile", &TrainingSession::take_profile);
   m.def("set_seed", &set_seed, nb::arg("seed"),

@@ -14,9 +14,16 @@ namespace {
 
 nb::tuple build(const nb::bytes& model, const std::vector<std::string>& requires_grad,
                 const std::vector<std::string>& frozen, const std::vector<std::string>& outputs) {
-  TrainingModels models =
-      build_training_models(onnx_io::read_model(view_of(model), nullptr), {requires_grad, frozen, outputs});
-  return nb::make_tuple(to_bytes(onnx_io::write_model(models.training)), to_bytes(onnx_io::write_model(models.eval)));
+  const std::string_view bytes = view_of(model);
+  std::string training, eval;
+  {
+    const Unlocked unlocked;
+    TrainingModels models =
+        build_training_models(onnx_io::read_model(bytes, nullptr), {requires_grad, frozen, outputs});
+    training = onnx_io::write_model(models.training);
+    eval = onnx_io::write_model(models.eval);
+  }
+  return nb::make_tuple(to_bytes(training), to_bytes(eval));
 }
 
 }  // namespace

@@ -6,9 +6,24 @@
 #include <string>
 #include <string_view>
 
+#include "support/interruption.hpp"
+
 /// Bytes of Python, as the engine reads them; valid while the object is.
 inline std::string_view view_of(const nanobind::bytes& b) { return {b.c_str(), b.size()}; }
 inline nanobind::bytes to_bytes(const std::string& s) { return nanobind::bytes(s.data(), s.size()); }
+
+void run_signal_handlers();
+
+/// Without the interpreter lock while it lives. What runs meanwhile on Python's main thread lets Python's signal
+/// handlers run now and then, so that Ctrl-C raises KeyboardInterrupt out of it.
+class Unlocked {
+ private:
+  nanobind::gil_scoped_release release_;
+  backpass::InterruptionScope signals_{&run_signal_handlers};
+};
+
+/// The same around a bound function.
+using NoGil = nanobind::call_guard<Unlocked>;
 
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);

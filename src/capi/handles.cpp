@@ -66,6 +66,8 @@ SessionOptions to_options(const BpSessionOptions* options) {
   if (options == nullptr) return result;
   result.num_threads = options->num_threads;
   if (options->binding_cache > 0) result.binding_cache = options->binding_cache;
+  result.time_limit = options->time_limit;
+  if (options->cancel != nullptr) result.cancel = options->cancel->flag;
   return result;
 }
 
@@ -82,6 +84,21 @@ using namespace backpass::capi;
 const char* bp_last_error(void) { return last_error.c_str(); }
 
 const char* bp_version(void) { return BACKPASS_VERSION; }
+
+BpStatus bp_create_cancel_flag(BpCancelFlag** out) {
+  return guarded([&] { need(out, "out") = new BpCancelFlag; });
+}
+
+void bp_set_cancel_flag(BpCancelFlag* flag, int is_set) {
+  if (flag == nullptr) return;
+  if (is_set != 0) {
+    flag->flag->set();
+  } else {
+    flag->flag->clear();
+  }
+}
+
+void bp_release_cancel_flag(BpCancelFlag* flag) { delete flag; }
 
 BpStatus bp_create_tensor(BpDType dtype, const int64_t* dims, size_t rank, void* data, BpTensor** out) {
   return guarded([&] {

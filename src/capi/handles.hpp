@@ -29,6 +29,10 @@ struct BpSession {
   std::unique_ptr<backpass::InferenceSession> session;
 };
 
+struct BpCancelFlag {
+  std::shared_ptr<backpass::CancelFlag> flag = std::make_shared<backpass::CancelFlag>();
+};
+
 namespace backpass::capi {
 
 BpStatus remember_error(BpStatus status, const char* text) noexcept;
@@ -43,6 +47,8 @@ BpStatus guarded(F&& f) noexcept {
     return remember_error(BP_INVALID_INPUT, e.what());
   } catch (const Unsupported& e) {
     return remember_error(BP_UNSUPPORTED, e.what());
+  } catch (const Cancelled& e) {
+    return remember_error(BP_CANCELLED, e.what());
   } catch (const std::bad_alloc&) {
     return remember_error(BP_INVALID_INPUT, "out of memory");
   } catch (const std::exception& e) {

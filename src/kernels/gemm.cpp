@@ -31,7 +31,7 @@ struct Pieces {
 
 // How many pieces there are may depend on the threads at hand: no element's sum does.
 Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t unit_rows, std::int64_t panel) {
-  const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  const int threads = threads_here();
   const std::int64_t enough_pieces = threads == 1 ? 1 : 4 * threads;
   constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
   std::int64_t row_count = std::max<std::int64_t>(1, (m + kBlockRows - 1) / kBlockRows);

@@ -1,7 +1,5 @@
 #include "kernels/recurrent.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <type_traits>
 
@@ -270,7 +268,7 @@ void run_recurrent(const RecurrentLayout& layout, const std::vector<CellSpec>& d
                    const RecurrentTensors<T>& tensors, T* scratch) {
   const std::int64_t work = layout.batch * layout.hidden * layout.hidden * gate_count(directions[0].kind);
   // One direction per thread needs no meeting after each step.
-  const bool side_by_side = work < kSmallStep || layout.directions >= omp_get_max_threads();
+  const bool side_by_side = work < kSmallStep || layout.directions >= threads_here();
   parallel_for(layout.directions, side_by_side ? 1 : layout.directions, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t d = begin; d < end; ++d)
       Direction<T>(layout, directions[static_cast<std::size_t>(d)], tensors, d, scratch).run();

@@ -2,6 +2,7 @@
 
 #include "graph/blame.hpp"
 #include "graph/infer.hpp"
+#include "support/interruption.hpp"
 
 namespace backpass {
 namespace {
@@ -86,6 +87,7 @@ std::vector<RuntimeValue> evaluate_node(const Node& node, std::vector<RuntimeVal
                                         const SubgraphRunner& run_subgraph) {
   ensure(node.def != nullptr, shown(node), " has no definition");
   return blaming(node, [&] {
+    check_interruption();
     if (node.def->compute != nullptr) return compute(node, std::move(inputs), run_subgraph);
     ensure(node.def->prepare != nullptr, shown(node), " has no kernel");
     return run_kernel(node, inputs);

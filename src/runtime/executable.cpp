@@ -7,6 +7,7 @@
 #include "graph/blame.hpp"
 #include "runtime/evaluate.hpp"
 #include "runtime/unshare.hpp"
+#include "support/interruption.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -314,7 +315,10 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
       }
       const KernelArgs args{const_cast<const void* const*>(pointers), pointers + step.input_count,
                             state.base() + step.scratch_offset};
-      blaming(*program_.steps[static_cast<std::size_t>(step.step)].node, [&] { step.kernel(args); });
+      blaming(*program_.steps[static_cast<std::size_t>(step.step)].node, [&] {
+        check_interruption();
+        step.kernel(args);
+      });
     } else {
       run_late_step(state, binding, step, inputs);
     }
@@ -370,6 +374,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     for (std::size_t k = 0; k < step.subprograms.size(); ++k) {
       if (step.subprograms[k].attribute != attribute) continue;
       for (int v : step.subprograms[k].captured) values.push_back(read(v));
+      check_interruption();  // a body need not have steps
       SubgraphScope scope;
       return children_[static_cast<std::size_t>(bound.step)][k]->run(values);
     }

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "runtime/evaluate.hpp"
+#include "support/interruption.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -32,6 +33,7 @@ std::unordered_map<const Value*, const Node*> last_uses(const Graph& graph) {
 std::vector<RuntimeValue> interpret(const Graph& graph, const std::vector<RuntimeValue>& inputs,
                                     const std::vector<RuntimeValue>& captured) {
   ensure(inputs.size() == graph.inputs.size() && captured.size() == graph.captures.size(), "interpret: input count");
+  check_interruption();  // a body need not have nodes
   Environment environment;
   for (std::size_t i = 0; i < inputs.size(); ++i) environment[graph.inputs[i]] = inputs[i];
   for (std::size_t i = 0; i < captured.size(); ++i) environment[graph.captures[i].inner] = captured[i];

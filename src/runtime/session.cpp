@@ -8,11 +8,11 @@
 #include "onnx_io/reader.hpp"
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"
+#include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
-#include "support/parallel.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -29,7 +29,7 @@ struct InferenceSession::Impl {
   std::unique_ptr<Executable> executable;
 
   Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(o) {
-    ThreadScope threads(options.num_threads);
+    CallScope call(options);
     onnx_io::Import import = onnx_io::import_model(model);
     throw_if_any(import.problems);
     graph = std::move(import.graph);
@@ -120,7 +120,7 @@ std::string InferenceSession::graph_text() const { return print(*impl_->graph); 
 std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {
   std::vector<RuntimeValue> values = impl_->arrange(feeds);
   if (impl_->options.reference) check_symbols(impl_->graph->inputs, values);  // a binding checks them by itself
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   RandomScope random(impl_->random);
   std::vector<RuntimeValue> results =
       impl_->options.reference ? impl_->interpreted(values) : impl_->executable->run(values);
@@ -131,14 +131,14 @@ void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<
   if (impl_->options.reference)
     fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
   impl_->check_all(inputs);
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   RandomScope random(impl_->random);
   impl_->executable->run_into(inputs, outputs);
 }
 
 PlanReport InferenceSession::plan(const Feeds& feeds) const {
   if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   std::shared_ptr<const Binding> binding = impl_->executable->binding_for(impl_->arrange(feeds));
   PlanReport report = binding->report;
   report.text = describe_plan(*binding);

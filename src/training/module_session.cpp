@@ -11,10 +11,10 @@
 #include "onnx_io/writer.hpp"
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"
+#include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
-#include "support/parallel.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -105,7 +105,7 @@ struct ModuleSession::Impl {
   }
 
   std::unique_ptr<Graph> import() const {
-    ThreadScope threads(options.num_threads);
+    CallScope call(options);
     onnx_io::Import result = onnx_io::import_model(model);
     throw_if_any(result.problems);
     return std::move(result.graph);
@@ -117,7 +117,7 @@ struct ModuleSession::Impl {
     std::lock_guard lock(mutex);
     std::shared_ptr<Variant>& found = variants[mask];
     if (found == nullptr) {
-      ThreadScope threads(options.num_threads);
+      CallScope call(options);
       found = std::make_shared<Variant>(differentiated(mask), mask, options, options.profile ? &profiler : nullptr);
     }
     return found;
@@ -144,7 +144,7 @@ struct ModuleSession::Impl {
 
   std::shared_ptr<Pending> start(const std::shared_ptr<Variant>& variant, RandomRun run,
                                  std::vector<RuntimeValue> values, std::vector<RuntimeValue>& results) const {
-    ThreadScope threads(options.num_threads);
+    CallScope call(options);
     RandomScope scope(run);
     auto paused = variant->executable->start(std::move(values), variant->module.user_outputs, results);
     auto pending = std::make_shared<Pending>(variant, run, std::move(paused));
@@ -194,7 +194,7 @@ bool ModuleSession::is_random() const { return impl_->is_random; }
 std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> inputs, std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
   auto variant = impl_->variant_for(Mask(impl_->outputs.size(), false));
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   RandomScope scope(impl_->run_for(seed));
   return variant->executable->run(inputs);
 }
@@ -226,7 +226,7 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   std::vector<RuntimeValue> chosen;
   const Variant& variant = *pending->variant_;
   for (std::size_t k : variant.module.seeds) chosen.push_back(seeds[k]);
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   RandomScope scope(pending->random_);
   pending->inputs_ = pending->paused_->inputs();
   std::vector<RuntimeValue> found = variant.executable->resume(std::move(pending->paused_), chosen);
@@ -260,7 +260,7 @@ std::vector<std::string> ModuleSession::rewrites() { return impl_->variant_for(i
 
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   auto binding = impl_->variant_for(impl_->expectation())->executable->binding_for(inputs);
   PlanReport report = binding->report;
   report.text = describe_plan(*binding);

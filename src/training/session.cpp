@@ -6,6 +6,7 @@
 #include "backpass/training.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
+#include "support/interruption.hpp"
 #include "support/parallel.hpp"
 #include "training/inference_export.hpp"
 #include "training/linear_schedule.hpp"
@@ -175,6 +176,13 @@ struct TrainingSession::Impl {
     if (state->is_nominal()) fail(what, ": got a nominal checkpoint state; load its parameters first");
   }
 
+  /// Some have this batch, others do not: no sum to go on with.
+  void require_gradients(const char* what) const {
+    if (training->has_whole_gradients()) return;
+    fail(what, ": got gradients that a training step was stopped in the midst of writing; call lazy_reset_grad and ",
+         "repeat the step, and those whose gradients were to be added to");
+  }
+
   void require_optimizer() const {
     if (optimizer == nullptr) fail("optimizer: the session was made without an optimizer model; give it one");
   }
@@ -193,6 +201,7 @@ struct TrainingSession::Impl {
       const Tensor& p = state->parameter(name).tensor;
       updates.emplace_back(p.dtype(), p.dims());
     }
+    if (!overwrite) require_gradients("train_step");
     const RememberRandom remember{*this};
     const auto mode = overwrite ? StepModel::Gradients::replace : StepModel::Gradients::add;
     std::vector<RuntimeValue> results =
@@ -231,6 +240,7 @@ struct TrainingSession::Impl {
   void step() {
     require_optimizer();
     require_parameters("optimizer_step");
+    require_gradients("optimizer_step");
     const std::vector<std::string> names = optimized();
     std::vector<Tensor> grads;
     grads.reserve(names.size());
@@ -241,7 +251,8 @@ struct TrainingSession::Impl {
       kept.emplace_back();
       for (const std::string& name : names) kept.back().push_back(g.momentums.at(name).at(key));
     }
-    ThreadScope threads(options.num_threads);
+    const ThreadScope threads(options.num_threads);
+    const Uninterrupted whole;  // all parameters move together
     optimizer->step(static_cast<double>(rate), g.step + 1, tensors(names), grads, kept);
     ++g.step;
     state->resume().learning_rate = rate;

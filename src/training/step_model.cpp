@@ -8,9 +8,9 @@
 #include "onnx_io/import.hpp"
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"
+#include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/value_info.hpp"
-#include "support/parallel.hpp"
 
 namespace backpass {
 
@@ -139,7 +139,7 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
                      const SessionOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
-  ThreadScope threads(options.num_threads);
+  CallScope call(options);
   onnx_io::Import import = onnx_io::import_model(model);
   throw_if_any(import.problems);
   impl_->graph = std::move(import.graph);
@@ -187,6 +187,7 @@ const Node* node_behind(const Graph& graph, const Node* node) {
 /// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
 void StepModel::accumulate_in_place() {
   Graph& graph = *impl_->graph;
+  const Uninterrupted whole;  // half of this would be neither graph
   impl_->executable.reset();
   Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
   for (std::size_t i = 0; i < trainable_.size(); ++i) {
@@ -231,7 +232,7 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
                                          Gradients mode, std::span<const Tensor> gradients,
                                          std::span<const Tensor> updates, RandomSource& random) {
   ensure(gradients.size() == trainable_.size() && updates.size() == updated_.size(), "StepModel::run: tensor counts");
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   if (mode == Gradients::add && !impl_->is_accumulating && !trainable_.empty()) accumulate_in_place();
   *impl_->replaces.as<bool>() = mode == Gradients::replace;
   std::vector<RuntimeValue> values = arrange(user_inputs, parameters, gradients);
@@ -239,7 +240,10 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
+  impl_->executable->binding_for(values);  // what is wrong with the inputs is found before anything is written
+  has_whole_gradients_ = false;
   std::vector<RuntimeValue> results = impl_->executable->run(values, wanted);
+  has_whole_gradients_ = true;
   results.resize(outputs_.size());
   return results;
 }
@@ -248,7 +252,7 @@ std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler
 
 PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                            std::span<const Tensor> gradients) const {
-  ThreadScope threads(impl_->options.num_threads);
+  CallScope call(impl_->options);
   std::shared_ptr<const Binding> binding = impl_->executable->binding_for(arrange(user_inputs, parameters, gradients));
   PlanReport report = binding->report;
   report.text = describe_plan(*binding);

@@ -49,6 +49,9 @@ class StepModel {
                                 Gradients mode, std::span<const Tensor> gradients, std::span<const Tensor> updates,
                                 RandomSource& random);
 
+  /// False after a run that threw while it was writing gradients, until one has replaced them all.
+  bool has_whole_gradients() const { return has_whole_gradients_; }
+
   std::vector<StepRecord> take_profile() const;
   /// As things stand: with accumulators once a run has added gradients up.
   PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
@@ -66,6 +69,7 @@ class StepModel {
   std::vector<ParameterInfo> parameter_infos_;
   std::vector<std::string> trainable_;
   std::vector<std::string> updated_;
+  bool has_whole_gradients_ = true;
   std::unique_ptr<Impl> impl_;
 };
 

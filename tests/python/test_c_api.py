@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import long_runs
 import numpy as np
 import onnx
 import pytest
@@ -214,6 +216,46 @@ def check_inference(c: Library, session: Any, path: Path, trained: np.ndarray, f
     c.release_session(inference)
 
 
+class SessionOptions(ctypes.Structure):
+    _fields_ = (
+        ("num_threads", ctypes.c_int),
+        ("binding_cache", ctypes.c_int),
+        ("time_limit", ctypes.c_double),
+        ("cancel", ctypes.c_void_p),
+    )
+
+
+def check_cancel(c: Library, folder: Path) -> None:
+    """A flag stops a run that another thread has begun; the session works afterwards."""
+    (folder / "loop.onnx").write_bytes(long_runs.model(long_runs.LOOP))
+    flag = c.get("create_cancel_flag", ctypes.c_void_p)
+    options = SessionOptions(cancel=flag)
+    path = os.fsencode(folder / "loop.onnx")
+    session = c.get("create_session", ctypes.c_void_p, path, ctypes.byref(options))
+    x = c.tensor(np.ones(4, np.float32))
+    timer = threading.Timer(0.1, lambda: c.set_cancel_flag(flag, 1))
+    timer.start()
+    with pytest.raises(RuntimeError, match=r"^4: \[\w+ '.*'\] cancelled: its cancel flag is set"):
+        c.run_with("run", session, [c.tensor(np.array(long_runs.FOREVER)), x], 1)
+    timer.join()
+    c.set_cancel_flag(flag, 0)
+    c.release_cancel_flag(flag)  # the session keeps what it needs
+    (y,) = c.run_with("run", session, [c.tensor(np.array(2)), x], 1)
+    np.testing.assert_array_equal(c.array(y), np.full(4, 3, np.float32))
+    c.release_session(session)
+
+
+def test_a_time_limit(folder: Path) -> None:
+    c = Library()
+    (folder / "loop.onnx").write_bytes(long_runs.model(long_runs.LOOP))
+    path = os.fsencode(folder / "loop.onnx")
+    limited = c.get("create_session", ctypes.c_void_p, path, ctypes.byref(SessionOptions(time_limit=0.1)))
+    inputs = [c.tensor(np.array(long_runs.FOREVER)), c.tensor(np.ones(4, np.float32))]
+    with pytest.raises(RuntimeError, match=r"^4: \[\w+ '.*'\] time limit: got .* s, expected at most 0.1 s"):
+        c.run_with("run", limited, inputs, 1)
+    c.release_session(limited)
+
+
 @pytest.mark.parametrize("buffers", [False, True], ids=["files", "buffers"])
 def test_training_is_that_of_python_bit_for_bit(buffers: bool, folder: Path, tmp_path: Path) -> None:
     losses, evaluated, trained = by_python(folder, 5)
@@ -236,6 +278,7 @@ def test_training_is_that_of_python_bit_for_bit(buffers: bool, folder: Path, tmp
     c.release_checkpoint(state)  # the session keeps what it needs
     assert len(train(c, session, 1)[0]) == 1
     c.release_training_session(session)
+    check_cancel(c, tmp_path)
     other = {"bp_load_checkpoint", "bp_create_training_session"}
     unused = {f"{name}_from_buffer" for name in other} if not buffers else other - {"bp_load_checkpoint"}
     assert set(declared()) - c.called == unused
