@@ -49,6 +49,12 @@ Value* inverse_gradient(GradientContext& g, const Standardized& s, Value* d_inve
   return g.mul(factor, s.z);
 }
 
+/// d variance / dx = 2 z / (inverse * count)
+Value* variance_gradient(GradientContext& g, const Standardized& s, Value* d_variance) {
+  Value* twice = g.mul(g.cast_like(d_variance, s.z), g.number(2, s.z));
+  return g.mul(g.div(twice, g.mul(s.inverse, count(g, s))), s.z);
+}
+
 std::vector<std::int64_t> axes_but_channels(std::int64_t rank) {
   std::vector<std::int64_t> axes;
   for (std::int64_t i = 0; i < rank; ++i) {

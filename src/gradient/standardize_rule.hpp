@@ -26,6 +26,7 @@ Value* standardize_gradient(GradientContext& g, const Standardized& s, Value* dz
 /// What the statistics as outputs of their own add to the gradient of x.
 Value* mean_gradient(GradientContext& g, const Standardized& s, Value* d_mean);
 Value* inverse_gradient(GradientContext& g, const Standardized& s, Value* d_inverse);
+Value* variance_gradient(GradientContext& g, const Standardized& s, Value* d_variance);
 
 /// In the element type that standardize works in.
 Value* widened(GradientContext& g, Value* a);

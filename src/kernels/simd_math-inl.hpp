@@ -34,7 +34,8 @@ HWY_INLINE V exp_of_negative(D d, V x) {
     const V q = math::polynomial(d, r, 0.49999994, 0.166665211, 0.0416683890, 0.00836874545, 0.00138145394);
     const V p = hn::MulAdd(hn::Mul(r, r), q, hn::Add(r, hn::Set(d, 1.0F)));
     const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
-    return hn::IfThenZeroElse(hn::Lt(x, least), y);
+    // The bits of a NaN's payload would have gone into the exponent.
+    return hn::IfThenElse(hn::IsNaN(x), x, hn::IfThenZeroElse(hn::Lt(x, least), y));
   }
 }
 

@@ -20,17 +20,24 @@ constexpr std::size_t kRunTerms = 1024;   // terms of a row added in the element
 constexpr std::size_t kColumnTerms = 64;  // the same for a column
 constexpr std::size_t kColumns = 64;      // columns worked on together
 
+/// y, but 0 where it is no number and nothing flows back to it: a model has put something else in its place.
+template <class V>
+HWY_INLINE V used(V dy, V y) {
+  const hn::DFromV<V> d;
+  return hn::IfThenZeroElse(hn::And(hn::IsNaN(y), hn::Eq(dy, hn::Zero(d))), y);
+}
+
 /// What an element adds to the sum.
 template <bool kLog, class V>
 HWY_INLINE V term(V dy, V y, V sum) {
   if constexpr (kLog) return hn::Add(sum, dy);
-  return hn::MulAdd(dy, y, sum);
+  return hn::MulAdd(dy, used(dy, y), sum);
 }
 
 template <bool kLog, class D, class V>
 HWY_INLINE V slope(D d, V dy, V y, V sum) {
-  if constexpr (kLog) return hn::NegMulAdd(exp_of_negative(d, y), sum, dy);
-  return hn::Mul(y, hn::Sub(dy, sum));
+  if constexpr (kLog) return hn::NegMulAdd(used(dy, exp_of_negative(d, y)), sum, dy);
+  return hn::Mul(used(dy, y), hn::Sub(dy, sum));
 }
 
 template <bool kLog, class T>
@@ -85,7 +92,9 @@ void columns_as(const T* dy, const T* y, T* dx, std::size_t n, std::size_t strid
       for (; c + lanes <= width; c += lanes) {
         hn::Store(term<kLog>(hn::LoadU(d, dy + at + c), hn::LoadU(d, y + at + c), hn::Load(d, sum + c)), d, sum + c);
       }
-      for (; c < width; ++c) sum[c] += kLog ? dy[at + c] : dy[at + c] * y[at + c];
+      if (c == width) continue;
+      const auto g = load_some(d, dy + at + c, width - c, T{0});
+      hn::Store(term<kLog>(g, load_some(d, y + at + c, width - c, T{0}), hn::Load(d, sum + c)), d, sum + c);
     }
     for (std::size_t c = 0; c < width; ++c) total[c] += static_cast<double>(sum[c]);
   }

@@ -5,6 +5,7 @@
 #include <set>
 #include <type_traits>
 
+#include "onnx_io/standard_operators.hpp"
 #include "ops/op.hpp"
 
 namespace backpass::onnx_io {
@@ -159,12 +160,13 @@ class Exporter {
       a.graphs.push_back(std::make_shared<GraphProto>(write(*graph, false)));
       proto.attribute.push_back(std::move(a));
     }
-    need_opset(node);
+    need_opset(node, proto);
     return proto;
   }
 
-  /// The oldest version in which the node means what it means here: the youngest change that an adapter lifts over.
-  void need_opset(const Node& node) {
+  /// The oldest version in which the node means what it means here (the youngest change that an adapter lifts over)
+  /// and the standard has it so.
+  void need_opset(const Node& node, const NodeProto& proto) {
     if (!node.domain.empty()) {
       auto version = static_cast<std::int64_t>(node.def == nullptr ? 1 : node.def->since);
       std::int64_t& known = other_domains_[node.domain];
@@ -172,9 +174,13 @@ class Exporter {
       return;
     }
     for (const Adapter* a : adapters_for(node.domain, node.op, 0)) opset_ = std::max<std::int64_t>(opset_, a->below);
-    const Value* first = node.input(0) != nullptr ? node.input(0) : node.output(0);
-    const bool is_new_type = first != nullptr && first->type.dtype == DType::bfloat16;
-    if (is_new_type && node.def != nullptr) opset_ = std::max<std::int64_t>(opset_, node.def->since);
+    opset_ = oldest_standard_opset(proto, element_types(node.inputs), element_types(node.outputs), opset_);
+  }
+
+  static std::vector<DType> element_types(const std::vector<Value*>& values) {
+    std::vector<DType> types;
+    for (const Value* v : values) types.push_back(v == nullptr ? DType::undefined : v->type.dtype);
+    return types;
   }
 
   const std::string& name(const Value* v) {

@@ -1,10 +1,12 @@
 #include "onnx_io/import.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 
 #include "graph/infer.hpp"
+#include "onnx_io/conformance.hpp"
 #include "onnx_io/gradient_nodes.hpp"
 #include "onnx_io/import_tensor.hpp"
 #include "onnx_io/inlined_size.hpp"
@@ -206,12 +208,10 @@ class Importer {
   std::int64_t opset_of(const NodeProto& proto) {
     auto it = opsets_.find(proto.domain);
     if (it != opsets_.end()) return it->second;
-    if (proto.domain.empty() || find_op(proto.domain, proto.op_type) == nullptr) {
-      session_.note(Problem::Kind::invalid,
-                    concat("[", proto.op_type, " '", proto.name, "'] domain '", proto.domain,
-                           "' is not among the model's opset_import; add it"),
-                    &proto);
-    }
+    session_.note(Problem::Kind::invalid,
+                  concat("[", proto.op_type, " '", proto.name, "'] domain '", proto.domain,
+                         "' is not among the model's opset_import; add it"),
+                  &proto);
     return 1;
   }
 
@@ -360,6 +360,28 @@ void check_size(const ModelProto& model, const Functions& functions) {
   fail("number of nodes once functions are inlined: got more than ", kMaxInlined, ", expected at most that many");
 }
 
+bool is_about_one_of(const std::vector<Problem>& problems, const std::string& node) {
+  return std::any_of(problems.begin(), problems.end(), [&](const Problem& p) { return p.node == node; });
+}
+
+void append(std::vector<Problem>& problems, std::vector<Problem> more) {
+  problems.insert(problems.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+/// In the order of the nodes they are about, what is about none of the graph's own nodes first.
+void sort_by_node(std::vector<Problem>& problems, const GraphProto& graph) {
+  std::unordered_map<std::string_view, std::size_t> places;
+  for (const NodeProto& node : graph.node) {
+    places.emplace(node.name.empty() && !node.output.empty() ? node.output.front() : node.name, places.size() + 1);
+  }
+  auto place = [&](const Problem& p) {
+    auto it = places.find(p.node);
+    return it == places.end() || p.node.empty() ? 0 : it->second;
+  };
+  std::stable_sort(problems.begin(), problems.end(),
+                   [&](const Problem& a, const Problem& b) { return place(a) < place(b); });
+}
+
 }  // namespace
 
 Import import_model(const ModelProto& model) {
@@ -379,12 +401,18 @@ Import import_model(const ModelProto& model) {
     if (session.problems.empty()) {
       for (const std::string& text : verify(*graph)) session.note(Problem::Kind::invalid, text);
     }
+    std::vector<Problem> nonconforming = check_nodes(model);
     if (session.problems.empty()) {
-      std::vector<Problem> found = infer_graph(*graph);
-      session.problems.insert(session.problems.end(), found.begin(), found.end());
-      if (found.empty()) replace_gradient_nodes(*graph);
+      for (Problem& found : infer_graph(*graph)) {
+        // What the standard refuses of a node may be why its rule refuses it too.
+        if (!is_about_one_of(nonconforming, found.node)) session.problems.push_back(std::move(found));
+      }
+      append(session.problems, check_declared_types(model.graph, *graph));
+      if (session.problems.empty()) replace_gradient_nodes(*graph);
       result.graph = std::move(graph);
     }
+    append(session.problems, std::move(nonconforming));
+    sort_by_node(session.problems, model.graph);
   } catch (const Unsupported& e) {
     session.note(Problem::Kind::unsupported, e.what());
   } catch (const InvalidInput& e) {

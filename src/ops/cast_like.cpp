@@ -13,10 +13,10 @@ void infer(InferContext& c) {
 }
 
 std::vector<Value*> expand(Builder& b, const Node& node) {
-  const auto to = static_cast<std::int64_t>(node.inputs[1]->type.dtype);
-  return {b.op(
-      "Cast", {node.inputs[0]},
-      {{"to", to}, {"saturate", node.attr_int("saturate", 1)}, {"round_mode", node.attr_string("round_mode", "up")}})};
+  // Attributes go along only where they are given: Cast has had each of them since another opset.
+  AttributeList attributes(node.attributes.begin(), node.attributes.end());
+  attributes.emplace_back("to", static_cast<std::int64_t>(node.inputs[1]->type.dtype));
+  return {b.op("Cast", {node.inputs[0]}, attributes)};
 }
 
 const Register cast_like{{.name = "CastLike",

@@ -119,8 +119,8 @@ void set_bound(GradientContext& g, std::size_t i, Value* where_it_counts) {
   g.set(i, g.reshape_like(g.op("ReduceSum", {part}, {{"keepdims", std::int64_t{0}}}), g.x(i)));
 }
 
-/// X passes within the bounds and on them, a bound where X is beyond it. Where bounds cross, the upper one is the
-/// result.
+/// X passes within the bounds and on them, a bound where X is beyond it. Where bounds meet or cross, the upper one is
+/// the result.
 void clip_gradient(GradientContext& g) {
   Value* dx = g.dy();
   Value* below = nullptr;
@@ -134,7 +134,7 @@ void clip_gradient(GradientContext& g) {
   if (g.has_input(2)) {
     Value* above = g.greater(g.x(0), g.x(2));
     dx = g.where(above, g.zero(), dx);
-    if (g.has_input(1)) above = g.op("Or", {above, g.less(g.x(2), g.x(1))});
+    if (g.has_input(1)) above = g.op("Or", {above, g.op("LessOrEqual", {g.x(2), g.x(1)})});
     set_bound(g, 2, above);
   }
   g.set(0, dx);

@@ -247,9 +247,9 @@ Kernel prepare_gradient(PrepareContext& c) {
 }
 
 void fused_gradient(GradientContext& g) {
+  if (g.wants(1)) return roi_align_gradient(g);
   AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
   g.set(0, g.op("RoiAlignGrad", {g.dy(), g.x(0), g.x(1), g.x(2)}, attributes, "backpass"));
-  g.set_zero(1);  // as everywhere: rectangles are not learnt through their pooling
 }
 
 const Register roi_align_grad{{.name = "RoiAlignGrad",

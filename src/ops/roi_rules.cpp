@@ -1,9 +1,12 @@
-// Every output element is made of places of the feature map that follow from its rectangle: gradients are added up at
-// those places. As many places are laid out for each element as the largest of them has; the rest are marked.
+// Every output element is made of places of the feature map that follow from its rectangle: RoiAlign is written out in
+// standard operators over these places, MaxRoiPool's gradients are added up at them. As many places are laid out for
+// each element as the largest of them has; the rest are marked.
 #include "ops/roi_rules.hpp"
 
 #include <limits>
 
+#include "gradient/activity.hpp"
+#include "gradient/composite.hpp"
 #include "gradient/positions.hpp"
 #include "gradient/sampling.hpp"
 #include "gradient/standardize_rule.hpp"
@@ -124,18 +127,22 @@ Places joined(GradientContext& g, Value* x, const AxisCells& y, const AxisCells&
           flattened(g, is_place, cells)};
 }
 
-}  // namespace
+/// y [R, cells, C] as the node's output has it.
+Value* as_planes(GradientContext& g, Value* y, std::int64_t height, std::int64_t width) {
+  Value* planes = g.transpose(y, {0, 2, 1});
+  return g.reshape_to(planes, g.concat({g.slice(g.shape_of(planes), 0, 2, 0), g.b.ints({height, width})}, 0));
+}
 
-void roi_align_gradient(GradientContext& g) {
-  g.set_zero(kRois);  // as everywhere: rectangles are not learnt through their pooling
-  if (!g.wants(g.x(kX))) return;
+std::vector<Value*> write_align(Builder& b, const Node& node) {
+  const ValueSet none;
+  GradientContext g(b, node, {}, none);
   Value* x = widened(g, g.x(kX));
   Value* rois = widened(g, g.x(kRois));
-  const std::int64_t height = g.node.attr_int("output_height", 1);
-  const std::int64_t width = g.node.attr_int("output_width", 1);
-  const bool half_pixel = g.node.attr_string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+  const std::int64_t height = node.attr_int("output_height", 1);
+  const std::int64_t width = node.attr_int("output_width", 1);
+  const bool half_pixel = node.attr_string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   Value* corners =
-      g.sub(g.mul(rois, g.number(g.node.attr_float("spatial_scale", 1), rois)), g.number(half_pixel ? 0.5 : 0.0, rois));
+      g.sub(g.mul(rois, g.number(node.attr_float("spatial_scale", 1), rois)), g.number(half_pixel ? 0.5 : 0.0, rois));
   auto axis = [&](std::int64_t i, std::int64_t cells) {
     Value* begin = column(g, corners, i);
     Value* size = g.sub(column(g, corners, i + 2), begin);
@@ -148,19 +155,21 @@ void roi_align_gradient(GradientContext& g) {
   const Places p = joined(g, x, down, across, height * width);
   Value* plane = g.mul(g.extent(x, 2), g.extent(x, 3));
   Value* index = g.add(p.index, g.mul(g.unsqueeze(g.x(kBatch), {1, 2}), plane));
-  Value* weight = g.unsqueeze(g.cast_like(p.weight, x), {3});
-  Value* dy = by_cell(g, height * width);
-  Value* shares = nullptr;
-  if (g.node.attr_string("mode", "avg") == "max") {
-    Value* values = g.mul(g.gather(rows_of(g, x), index, 0), weight);
+  Value* values = g.mul(g.gather(rows_of(g, x), index, 0), g.unsqueeze(g.cast_like(p.weight, x), {3}));
+  Value* y = nullptr;
+  if (node.attr_string("mode", "avg") == "max") {
     Value* is_best = is_first_largest(g, values, g.unsqueeze(p.is_place, {3}));
-    shares = g.where(is_best, g.mul(weight, dy), g.zero(dy));
+    y = g.sum(g.where(is_best, values, g.zero(values)), {2}, false);
   } else {
     Value* count = g.op("Max", {g.mul(rows, columns), g.one(rows)});
-    shares = g.mul(weight, g.div(dy, g.unsqueeze(g.cast_like(count, x), {1, 2, 3})));
+    y = g.div(g.sum(values, {2}, false), g.unsqueeze(g.cast_like(count, x), {1, 2}));
   }
-  g.set(kX, gathered_up(g, index, shares, x));
+  return {g.cast_like(as_planes(g, y, height, width), node.inputs[kX])};
 }
+
+}  // namespace
+
+void roi_align_gradient(GradientContext& g) { composite_gradient(g, write_align); }
 
 // ---- MaxRoiPool
 

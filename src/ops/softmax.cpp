@@ -25,12 +25,15 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
-/// y (dy - sum(y dy)); of the logarithm: dy - e^y sum(dy).
+/// y (dy - sum(y dy)); of the logarithm: dy - e^y sum(dy). Of a row that is minus infinity all over, y is no number;
+/// where a model puts something else in its place, nothing flows back to it, and nothing may go on.
 template <bool log>
 void gradient(GradientContext& g) {
   const std::int64_t axis = g.node.attr_int("axis", -1);
-  Value* total = g.sum(log ? g.dy() : g.mul(g.y(), g.dy()), {axis}, true);
-  g.set(0, log ? g.sub(g.dy(), g.mul(g.exp(g.y()), total)) : g.mul(g.y(), g.sub(g.dy(), total)));
+  Value* is_replaced = g.op("And", {g.op("IsNaN", {g.y()}), g.equal(g.dy(), g.zero())});
+  Value* p = g.where(is_replaced, g.zero(), log ? g.exp(g.y()) : g.y());
+  Value* total = g.sum(log ? g.dy() : g.mul(p, g.dy()), {axis}, true);
+  g.set(0, log ? g.sub(g.dy(), g.mul(p, total)) : g.mul(p, g.sub(g.dy(), total)));
 }
 
 template <bool log>

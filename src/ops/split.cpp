@@ -30,6 +30,7 @@ std::vector<Dim> even_sizes(const Dim& extent, std::int64_t pieces) {
 std::vector<Dim> sizes(InferContext& c, const Dim& extent) {
   auto count = static_cast<std::int64_t>(c.node.outputs.size());
   if (!c.has_input(1)) {
+    c.require(c.node.has_attribute("num_outputs"), "split and num_outputs: got none, expected one of them");
     std::int64_t pieces = c.node.attr_int("num_outputs", count);
     c.require(pieces == count && pieces > 0, "num_outputs: got ", pieces, " for a node with ", count, " outputs");
     return even_sizes(extent, pieces);
@@ -148,9 +149,19 @@ const Register split_training{{.name = "SplitTraining",
 void lift_13(Builder& b, Node& node) { movement::ints_attribute_to_input(b, node, "split", 1); }
 const RegisterAdapter split_13{{.op = "Split", .below = 13, .lift = lift_13}};
 
-/// Without sizes, the number of outputs tells the number of pieces.
+/// Without sizes, the number of outputs tells the number of pieces, which had to be equal.
 void lift_18(Builder& /*b*/, Node& node) {
-  if (node.input(1) == nullptr) node.attributes.emplace("num_outputs", std::ssize(node.outputs));
+  if (node.input(1) != nullptr) return;
+  const std::int64_t pieces = std::ssize(node.outputs);
+  node.attributes.emplace("num_outputs", pieces);
+  const auto& shape = node.input(0)->type.shape;
+  std::int64_t axis = node.attr_int("axis", 0);
+  if (axis < 0 && shape) axis += std::ssize(*shape);
+  if (!shape || axis < 0 || axis >= std::ssize(*shape) || pieces == 0) return;
+  const Dim& extent = (*shape)[static_cast<std::size_t>(axis)];
+  if (!extent.is_known() || extent.value() % pieces == 0) return;
+  fail(node.label(), " extent along the axis: got ", extent.value(), ", expected a multiple of the ", pieces,
+       " outputs; give the sizes in split, or use opset 18 or newer");
 }
 const RegisterAdapter split_18{{.op = "Split", .below = 18, .lift = lift_18}};
 

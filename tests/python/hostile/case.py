@@ -55,7 +55,7 @@ def bad_run(name: str, model: str | Model | MakeModel, feeds: dict[str, Any], *s
 def parse(text: str) -> onnx.ModelProto:
     """A model from ONNX's text form; the header may be left out: `(float[2] x) => (y) { [name] y = Relu(x) }`."""
     if not text.lstrip().startswith("<"):
-        text = f'<ir_version: 9, opset_import: ["" : {OPSET}, "my" : 1]> g {text}'
+        text = f'<ir_version: 9, opset_import: ["" : {OPSET}, "my" : 1, "com.microsoft" : 1]> g {text}'
     return onnx.parser.parse_model(text)
 
 

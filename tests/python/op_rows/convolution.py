@@ -9,6 +9,7 @@ from op_oracle import from_torch
 # Long sums cancel: what is left of rounding does not shrink with the result.
 LONG_SUMS = 2e-4
 
+CORNERS = [[1.13, 2.27, 6.41, 7.83], [3.07, 0.59, 9.91, 5.23]]
 ROIS = np.float32([[1, 1, 6, 7], [0, 0, 11, 9], [3.5, 2.25, 3.75, 8], [-2, -2, 30, 20]])
 
 
@@ -296,6 +297,21 @@ ROWS = [
             case((1, 2, 5, 6), const(np.zeros((0, 4)), "row"), const(np.zeros(0, np.int64)), mode=m)
             for m in ("avg", "max")
         ],
+    ),
+    # Rectangles whose samples lie between elements: gradients of their corners, too.
+    Row(
+        "RoiAlign",
+        [
+            case((2, 2, 10, 12), const(CORNERS, "row"), const([0, 1]), **attrs)
+            for attrs in (
+                {"output_height": 3, "output_width": 2, "sampling_ratio": 2},
+                {"output_height": 2, "output_width": 2, "mode": "max"},
+                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2, "spatial_scale": 0.7},
+            )
+        ],
+        grad=[0, 1],
+        torch=False,
+        name="RoiAlign-corners",
     ),
     Row(
         "RoiAlign",

@@ -25,7 +25,7 @@ def resized(
 
     usual = {"antialias": 0, "exclude_outside": 0, "extrapolation_value": 0.0, "keep_aspect_ratio_policy": "stretch",
              "nearest_mode": "round_prefer_floor", "cubic_coeff_a": -0.75}  # fmt: skip
-    return Resize._run(None, x, roi, scales, sizes, **usual, **attrs)[0]
+    return Resize._run(None, x, roi, scales, sizes, **{**usual, **attrs})[0]
 
 
 def torch_grid(
@@ -147,6 +147,36 @@ ROWS = [
         tol=5e-5,
         grad=[0],
         name="Resize-aspect-crop",
+    ),
+    # Where roi and scales point between elements: gradients of them, too.
+    Row(
+        "Resize",
+        [
+            case((1, 2, 5, 7), data(4, low=0.1, high=0.9), None, const([4, 3]), axes=[2, 3], mode=m, exclude_outside=e,
+                 coordinate_transformation_mode="tf_crop_and_resize")
+            for m, e in (("linear", 0), ("cubic", 0), ("cubic", 1))
+        ]
+        + [
+            case((1, 5, 7), data(4, low=0.1, high=0.9), None, const([4, 6]), axes=[2, 1], mode="linear",
+                 coordinate_transformation_mode="tf_crop_and_resize", keep_aspect_ratio_policy=p)
+            for p in ("not_larger", "not_smaller")
+        ]
+        + [case((5, 7), data(4, low=0.1, high=0.9), data(2, low=0.63, high=0.69), mode=m, antialias=1,
+                coordinate_transformation_mode="tf_crop_and_resize") for m in ("linear", "cubic")],
+        grad=[0, 1, 2],
+        torch=False,
+        name="Resize-places",
+    ),  # fmt: skip
+    Row(
+        "Resize",
+        [case((1, 2, 5, 7), None, data(4, low=1.53, high=1.565))]
+        + [case((5, 7), None, data(2, low=1.63, high=1.69), exclude_outside=1), case((6,), None, data(1, low=1.7, high=1.8))]
+        + [case((8, 7), None, data(2, low=0.64, high=0.69), antialias=1)],
+        attrs=[{"mode": m, "coordinate_transformation_mode": c} for m, c in itertools.product(MODES[1:], COORDINATES)],
+        oracle=resized,
+        grad=[0, 2],
+        torch=False,
+        name="Resize-scales",
     ),
     Row(
         "Resize",

@@ -229,6 +229,8 @@ ROWS = [
         dtypes=FLOATS,
         outputs=3,
         opset=(28, 14),
+        grad=[0, 1, 2, 3, 4],
+        torch=False,
         name="BatchNormalization-training",
     ),
     # The reference takes the presence of momentum for training.

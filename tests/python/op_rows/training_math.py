@@ -81,6 +81,8 @@ ROWS = [
         domain=MS,
         outputs=5,
         oracle=batch_norm,
+        grad=[0, 1, 2, 3, 4],
+        torch=False,
     ),
     Row(
         "BatchNormalizationGrad",

@@ -1,0 +1,21 @@
+// Whether a model is written as the ONNX standard wants it, before anything is made of it: operators that the model's
+// opsets have, with the inputs, outputs and attributes they have there. What a runtime would pass over in silence (a
+// misspelt attribute leaves the default in force) is said here.
+#pragma once
+
+#include <vector>
+
+#include "backpass/problem.hpp"
+#include "graph/graph.hpp"
+#include "onnx_io/proto.hpp"
+
+namespace backpass::onnx_io {
+
+/// All nodes that differ from the standard, those of subgraphs and functions among them; each is named once.
+std::vector<Problem> check_nodes(const ModelProto& model);
+
+/// Declared element types of the model's outputs and inner values against those that follow from the nodes. Declared
+/// extents are not compared: exporters leave stale ones behind, and nothing here relies on them.
+std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph);
+
+}  // namespace backpass::onnx_io
