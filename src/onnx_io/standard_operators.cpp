@@ -157,7 +157,7 @@ std::vector<std::string> standard_problems(const NodeProto& node, std::int64_t o
   }
   auto next = std::find_if(versions.begin(), versions.end(), [&](const auto& v) { return v.since > opset; });
   const StandardOperator& op = *std::prev(next);
-  if (op.is_deprecated) {
+  if (op.is_deprecated && op.since > versions.front().since) {  // else files of its time are right to have it
     return {concat("opset of the model: got ", opset, ", expected less than ", op.since,
                    ", which has withdrawn the operator; convert with onnx.version_converter")};
   }

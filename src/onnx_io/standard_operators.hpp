@@ -23,10 +23,10 @@ struct StandardOperator {
   int min_inputs = 0;
   /// Per input, separated by blanks: 1 (must be there), ? (may be omitted) or * (any number from here on); then the
   /// element types it may have, in hexadecimal (bit n is DType n; 0 where it need not be a tensor).
-  std::string_view inputs;
+  std::string_view inputs = "";
   int min_outputs = 0;
-  std::string_view outputs;     ///< the same
-  std::string_view attributes;  ///< name:kind (f i s t g x p; plural ones as capitals), with ! where it is required
+  std::string_view outputs = "";     ///< the same
+  std::string_view attributes = "";  ///< name:kind (f i s t g x p; plural ones as capitals), with ! where it is required
 };
 
 /// Oldest first; empty when the standard has no such operator.

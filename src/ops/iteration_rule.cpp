@@ -30,10 +30,33 @@ bool changes_shape(const Type& before, const Type& after) {
   return !std::equal(before.shape->begin(), before.shape->end(), after.shape->begin(), after.shape->end(), may_stay);
 }
 
+/// The body with types that hold in every iteration: of a state that grows, it has those of the first one.
+Graph& for_every_iteration(Graph& body, const Iteration& it) {
+  bool any = false;
+  for (const CarriedState& s : it.states) {
+    if (!changes_shape(s.before->type, s.after->type)) continue;
+    const Shape& after = *s.after->type.shape;
+    for (std::size_t i = 0; i < s.before->type.shape->size() && i < after.size(); ++i) {
+      Dim& extent = (*s.before->type.shape)[i];
+      if (!extent.is_known() || extent == after[i]) continue;
+      extent = Dim::symbol(concat(s.before->name, "@", i));
+      any = true;
+    }
+  }
+  if (any) {
+    for (Node* node : body.nodes()) infer_node(body, *node);
+  }
+  return body;
+}
+
 class BackwardScan {
  public:
   BackwardScan(GradientContext& g, const Iteration& it)
-      : g_(g), it_(it), forward_(forward_node(g)), body_(*forward_.subgraphs.front().second), copy_(clone(body_)) {}
+      : g_(g),
+        it_(it),
+        forward_(forward_node(g)),
+        body_(for_every_iteration(*forward_.subgraphs.front().second, it)),
+        copy_(clone(body_)) {}
 
   void run(const GradientOptions& options) {
     find_active();

@@ -32,6 +32,7 @@ TAKEN_ON_PURPOSE = {
     r"Field 'shape' of 'type' is required": "an output of unknown rank, which inference finds out",
     r"Field 'type' of 'value_info' is required": "an output without a type, which inference finds out",
     r"not in allowed output sizes": "some of the statistics that BatchNormalization gave until opset 9, all or none in onnx",
+    r"GroupNormalization is deprecated": "the first form of an operator, withdrawn later: files of its time have it",
     r"topologically sorted": "nodes in any order: they are sorted",
     r"existing shape differ|dimension .* differ|[Ii]nferred shape|[Ii]ncompatible dimensions|shape.* differ|rank":
         "declared extents that are stale: exporters leave them behind, onnxruntime warns and runs",

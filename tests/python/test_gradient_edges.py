@@ -251,3 +251,70 @@ def test_the_scale_of_data_without_a_range_is_constant() -> None:
     assert session.run(None, {"x": np.zeros(3, np.float32)})[1].tolist() == [0, 0, 0]
     x = np.array([-2, 3, 1], np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[1], np.array([-1, 1, 0]) / 255, rtol=1e-6)
+
+
+# The body of the Attention function as exporters inline it: a row without any key has no softmax, and gives zeros.
+EXPANDED = """<ir_version: 10, opset_import: ["" : 22]>
+g (double[2,4] q, double[3,4] k, double[3,5] v, bool[2,3] mask) => (double[2,5] y)
+<double zero = {0.0}, double least = {-1.0}> {
+  kt = Transpose <perm = [1, 0]> (k)  scores = MatMul(q, kt)  bias = Where(mask, zero, least)
+  masked = Add(scores, bias)  raw = Softmax(masked)  none = IsNaN(raw)  weights = Where(none, zero, raw)
+  y = MatMul(weights, v) }"""
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_rows_that_see_nothing_pass_nothing_back(op: str, dtype: type, fused: bool) -> None:
+    text = EXPANDED.replace("= Softmax", f"= {op}")
+    if dtype is np.float32:
+        text = text.replace("double", "float")
+    m = onnx.parser.parse_model(text)
+    for constant in m.graph.initializer:
+        if constant.name == "least":
+            constant.CopyFrom(onnx.numpy_helper.from_array(np.array(-INF, dtype), "least"))
+    rng = np.random.default_rng(1)
+    feeds = {n: rng.standard_normal(s).astype(dtype) for n, s in (("q", (2, 4)), ("k", (3, 4)), ("v", (3, 5)))}
+    feeds["mask"] = np.array([[True, True, True], [False, False, False]])
+    g = backpass.grad(m, ["q", "k", "v"], standard_only=not fused)
+    dq, dk, dv = backpass.InferenceSession(g).run(["q_grad", "k_grad", "v_grad"], feeds)
+    assert all(np.isfinite(d).all() for d in (dq, dk, dv))
+    assert not dq[1].any()
+    alone = {**feeds, "q": feeds["q"][:1], "mask": feeds["mask"][:1]}
+    q, k, v = (torch.tensor(alone[n], requires_grad=True) for n in "qkv")
+    p = (torch.softmax if op == "Softmax" else torch.log_softmax)(q @ k.mT, -1)
+    (p @ v).sum().backward()
+    for got, want in ((dq[:1], q.grad), (dk, k.grad), (dv, v.grad)):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_softmax_of_nothing_is_still_no_number_where_it_is_used() -> None:
+    (dx,) = gradients("Softmax", [np.full((2, 3), -INF)])
+    assert np.isnan(dx).all()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+def test_ratio_of_dropout(training: bool, fused: bool) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 22]>
+        g (double[40,5] x, double ratio, bool training) => (double[40,5] y) { y = Dropout(x, ratio, training) }"""
+    g = backpass.grad(onnx.parser.parse_model(text), ["ratio"], seeds=True, standard_only=not fused)
+    rng = np.random.default_rng(2)
+    x, seed = rng.standard_normal((2, 40, 5))
+    feeds = {"x": x, "ratio": np.array(0.3), "training": np.array(training), "y_grad": seed}
+    y, slope = backpass.InferenceSession(g).run(["y", "ratio_grad"], feeds)
+    np.testing.assert_allclose(slope, (seed * y).sum() / 0.7 if training else 0.0)
+
+
+def test_normalising_what_does_not_vary() -> None:
+    (dx,) = gradients("MeanVarianceNormalization", [np.full((1, 2, 3, 3), 0.7)])
+    np.testing.assert_array_equal(dx, np.zeros((1, 2, 3, 3)))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.5, -0.5), (-0.5, 0.5)])
+def test_bounds_of_clip_that_meet_or_cross(low: float, high: float) -> None:
+    x = np.array([-1.0, -0.2, 0.3, 2.0])
+    dx, d_low, d_high = gradients("Clip", [x, np.array(low), np.array(high)])
+    assert float(dx.sum() + d_low + d_high) == x.size  # moving all three moves every element
+    if high <= low:
+        assert (float(d_low), float(d_high)) == (0, x.size)

@@ -12,8 +12,9 @@ import numpy as np
 import op_case
 import pytest
 from gradient_check import Subject
-from gradient_exceptions import REASONS, TESTED_ELSEWHERE
+from gradient_exceptions import NOT_JUDGED, REASONS, TESTED_ELSEWHERE
 from op_case import Row
+from unpacked import Unpacked
 
 EVERYDAY_CASES = 4  # input sets per row outside `slow`
 ROWS = [row for row in op_case.all_rows() if row.grad]
@@ -90,6 +91,30 @@ def size(s: Subject) -> int:
     return int(sum(s.feeds[name].size for name in s.wrt))
 
 
+def further_floats(row: Row) -> list[int]:
+    """Positions of float inputs that the row does not name as differentiable."""
+    specs = (enumerate(op_case.instance(row, row.dtypes[0], c, row.opsets[0]).values) for c in row.grad_cases[:8])
+    floats = {i for values in specs for i, v in values if isinstance(v, np.ndarray) and v.dtype.name in op_case.FLOATS}
+    return sorted(floats - set(row.grad or ()))
+
+
+FURTHER = [(row, i) for row in op_case.all_rows() if row.label not in NOT_JUDGED for i in further_floats(row)]
+
+
+@pytest.mark.parametrize(("row", "i"), FURTHER, ids=lambda value: getattr(value, "label", value))
+def test_inputs_without_a_rule_have_no_slope(row: Row, i: int) -> None:
+    """A gradient of zero, or any other, is right; or it is refused by name."""
+    row = dataclasses.replace(row, grad=[i])
+    for s in gradient_check.chosen(row, judged_in(row), 2):
+        try:
+            gradients = s.gradients()
+        except backpass.Unsupported as e:
+            assert "gradient" in str(e)
+            continue
+        problem = gradient_check.against_differences(s, gradients)
+        assert not problem, f"{s.item}: {problem}"
+
+
 HALVES = [(row, dtype) for row in ROWS for dtype in ("float16", "bfloat16") if dtype in row.dtypes]
 
 
@@ -109,6 +134,8 @@ def test_halves(row: Row, dtype: str) -> None:
 
 def widened(s: Subject) -> Subject:
     item = dataclasses.replace(s.item, dtype="float32", values=[op_case.widen(v) for v in s.item.values])
+    if isinstance(item, Unpacked):
+        item.forward = [op_case.widen(v) for v in item.forward]
     return Subject(item, s.wrt, {k: op_case.widen(v) for k, v in s.seeds.items()}, [])
 
 
