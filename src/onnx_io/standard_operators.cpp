@@ -30,9 +30,7 @@ struct Formal {
   char option;
   std::uint32_t elements;
 
-  bool takes(DType dtype) const {
-    return elements == 0 || ((elements >> static_cast<unsigned>(dtype)) & 1U) != 0;
-  }
+  bool takes(DType dtype) const { return elements == 0 || ((elements >> static_cast<unsigned>(dtype)) & 1U) != 0; }
 };
 
 std::vector<Formal> formals_of(std::string_view text) {
@@ -84,10 +82,9 @@ std::vector<AttributeRule> attribute_rules(std::string_view text) {
 
 /// By the numbers of AttributeProto::Type.
 constexpr std::string_view kKinds = "?fistgFISTGxXpP";
-constexpr std::string_view kKindNames[] = {"nothing", "a float",       "an int",         "a string",
-                                           "a tensor", "a graph",       "floats",         "ints",
-                                           "strings", "tensors",       "graphs",         "a sparse tensor",
-                                           "sparse tensors", "a type", "types"};
+constexpr std::string_view kKindNames[] = {"nothing", "a float",         "an int",         "a string", "a tensor",
+                                           "a graph", "floats",          "ints",           "strings",  "tensors",
+                                           "graphs",  "a sparse tensor", "sparse tensors", "a type",   "types"};
 
 std::string_view name_of_kind(char kind) { return kKindNames[kKinds.find(kind)]; }
 
@@ -103,18 +100,18 @@ void check_attributes(const NodeProto& node, const StandardOperator& op, Problem
     if (a.name.starts_with("__")) continue;  // of tools, for themselves
     auto rule = std::find_if(rules.begin(), rules.end(), [&](const AttributeRule& r) { return r.name == a.name; });
     if (rule == rules.end()) {
-      problems.push_back(concat("attribute '", a.name, "': not one of ", op.name, "-", op.since, ", expected ",
-                                names_of(rules)));
+      problems.push_back(
+          concat("attribute '", a.name, "': not one of ", op.name, "-", op.since, ", expected ", names_of(rules)));
     } else if (const char kind = kKinds[static_cast<std::size_t>(a.type)]; kind != rule->kind) {
-      problems.push_back(concat("attribute '", a.name, "': got ", name_of_kind(kind), ", expected ",
-                                name_of_kind(rule->kind)));
+      problems.push_back(
+          concat("attribute '", a.name, "': got ", name_of_kind(kind), ", expected ", name_of_kind(rule->kind)));
     }
   }
   for (const AttributeRule& rule : rules) {
     auto is_it = [&](const AttributeProto& a) { return a.name == rule.name; };
     if (!rule.is_required || std::any_of(node.attribute.begin(), node.attribute.end(), is_it)) continue;
-    problems.push_back(concat("attribute '", rule.name, "': got none, expected ", name_of_kind(rule.kind),
-                              "; it may not be omitted"));
+    problems.push_back(
+        concat("attribute '", rule.name, "': got none, expected ", name_of_kind(rule.kind), "; it may not be omitted"));
   }
 }
 

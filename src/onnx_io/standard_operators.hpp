@@ -25,8 +25,9 @@ struct StandardOperator {
   /// element types it may have, in hexadecimal (bit n is DType n; 0 where it need not be a tensor).
   std::string_view inputs = "";
   int min_outputs = 0;
-  std::string_view outputs = "";     ///< the same
-  std::string_view attributes = "";  ///< name:kind (f i s t g x p; plural ones as capitals), with ! where it is required
+  std::string_view outputs = "";  ///< the same
+  std::string_view attributes =
+      "";  ///< name:kind (f i s t g x p; plural ones as capitals), with ! where it is required
 };
 
 /// Oldest first; empty when the standard has no such operator.

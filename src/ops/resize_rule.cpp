@@ -138,7 +138,8 @@ class AxisWriter {
     Value* stretch = is_wide ? g_.op("Min", {scale_, number(1)}) : number(1);
     Value* reach = g_.op("Ceil", {g_.div(number(is_cubic ? 2 : 1), stretch)});
     Value* source = this->source();
-    Value* is_inside = g_.op("And", {g_.op("GreaterOrEqual", {source, number(0)}), g_.op("LessOrEqual", {source, last_})});
+    Value* is_inside =
+        g_.op("And", {g_.op("GreaterOrEqual", {source, number(0)}), g_.op("LessOrEqual", {source, last_})});
     source = g_.op("Max", {g_.op("Min", {source, g_.add(last_, reach)}), g_.neg(reach)});
     Value* place = places(g_.mul(reach, number(2)));
     Value* distance = g_.mul(g_.op("Abs", {g_.sub(place, g_.unsqueeze(source, {1}))}), stretch);

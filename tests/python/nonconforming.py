@@ -1,7 +1,8 @@
 """Valid one-node models with one thing changed, judged by onnx's checker and by `backpass.check`: what the checker
 refuses must be refused here too, and what both onnx and onnxruntime take must not be.
 
-Usage: python tests/python/nonconforming.py [--first SEED] [--count N] [--seconds S] [--onnxruntime]. Prints what is wrong.
+Usage: python tests/python/nonconforming.py [--first SEED] [--count N] [--seconds S] [--onnxruntime]. Prints what is
+wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TAKEN_ON_PURPOSE = {
     r"typestr: \w+, has unsupported type": "element types that Backpass computes in and the operator's schema lacks",
     r"Field 'shape' of 'type' is required": "an output of unknown rank, which inference finds out",
     r"Field 'type' of 'value_info' is required": "an output without a type, which inference finds out",
-    r"not in allowed output sizes": "some of the statistics that BatchNormalization gave until opset 9, all or none in onnx",
+    r"not in allowed output sizes": "some of BatchNormalization's statistics, which until opset 9 were all or none",
     r"GroupNormalization is deprecated": "the first form of an operator, withdrawn later: files of its time have it",
     r"topologically sorted": "nodes in any order: they are sorted",
     r"existing shape differ|dimension .* differ|[Ii]nferred shape|[Ii]ncompatible dimensions|shape.* differ|rank":

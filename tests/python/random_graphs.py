@@ -123,7 +123,8 @@ def build(
         [numpy_helper.from_array(v, n) for n, v in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10 if opset < 24 else 12).SerializeToString()
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10 if opset < 24 else 12)
+    return bytes(model.SerializeToString())
 
 
 @dataclasses.dataclass
@@ -139,9 +140,7 @@ class Drawn:
 
     def model(self, symbolic: bool = False) -> onnx.ModelProto:
         s = self.sketch
-        model = onnx.ModelProto.FromString(
-            build(s.nodes, self.feeds, s.constants, self.outputs, s.opset, symbolic)
-        )
+        model = onnx.ModelProto.FromString(build(s.nodes, self.feeds, s.constants, self.outputs, s.opset, symbolic))
         for output in model.graph.output:
             shape = [f"{output.name}_{i}" for i in range(s.values[output.name].ndim)]
             output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.DOUBLE, shape))

@@ -235,8 +235,8 @@ def normalize(s: Sketch) -> None:
         case 1 if rank >= 3:
             s.node("InstanceNormalization", [x, s.weight(channels), s.weight(channels)])
         case 2 if s.opset >= 21:
-            s.node("GroupNormalization", [x, s.weight(channels), s.weight(channels)], num_groups=s.choice([1, channels]),
-                   stash_type=11)  # fmt: skip
+            groups = s.choice([1, channels])
+            s.node("GroupNormalization", [x, s.weight(channels), s.weight(channels)], num_groups=groups, stash_type=11)
         case 3:
             statistics = [s.weight(channels), s.weight(channels), s.weight(channels), positive(s, s.input(channels))]
             outputs = s.choice([1, 3])
@@ -340,8 +340,10 @@ def join(s: Sketch) -> None:
     if x is None:
         return
     axis = s.number(0, s.values[x].ndim - 1)
+
     def rest(shape: tuple[int, ...]) -> tuple[int, ...]:
         return (len(shape), *shape[:axis], *shape[axis + 1 :])
+
     fitting = [n for n, v in s.values.items() if v.ndim and rest(v.shape) == rest(s.shape(x))]
     s.node("Concat", [x, *(s.choice(fitting) for _ in range(s.number(0, 2)))], axis=axis)
 
@@ -439,7 +441,7 @@ def scan(s: Sketch) -> None:
 
 
 FAMILIES: tuple[Callable[[Sketch], None], ...] = (
-    unary, unary, guarded, clip, binary, binary, binary, reduce, reduce, cumulate, top, matmul, matmul, einsum, convolve,
-    pool, normalize, normalize, softmax, loss, attend, reshape, reshape, slices, pad, join, split, gather, gather, resize,
-    triangle, branch, loop, scan,
+    unary, unary, guarded, clip, binary, binary, binary, reduce, reduce, cumulate, top, matmul, matmul, einsum,
+    convolve, pool, normalize, normalize, softmax, loss, attend, reshape, reshape, slices, pad, join, split, gather,
+    gather, resize, triangle, branch, loop, scan,
 )  # fmt: skip

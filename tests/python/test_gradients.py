@@ -108,8 +108,7 @@ def test_inputs_without_a_rule_have_no_slope(row: Row, i: int) -> None:
     for s in gradient_check.chosen(row, judged_in(row), 2):
         try:
             gradients = s.gradients()
-        except backpass.Unsupported as e:
-            assert "gradient" in str(e)
+        except backpass.Unsupported:
             continue
         problem = gradient_check.against_differences(s, gradients)
         assert not problem, f"{s.item}: {problem}"

@@ -52,7 +52,14 @@ POINTWISE = ("Abs", "Acos", "Asinh", "Atan", "Ceil", "Celu", "Cos", "Cosh", "Elu
              "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round",
              "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan",
              "Tanh")  # fmt: skip
-ROWS = ("Softmax", "LogSoftmax", "LpNormalization", "LayerNormalization", "RMSNormalization", "MeanVarianceNormalization")
+ROWS = (
+    "Softmax",
+    "LogSoftmax",
+    "LpNormalization",
+    "LayerNormalization",
+    "RMSNormalization",
+    "MeanVarianceNormalization",
+)
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
               "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
 WIDTH = 37  # vectors of every size, and a rest
@@ -75,7 +82,12 @@ def run_on(x: np.ndarray, op: str, inputs: list[str], behind: bool, **attrs: obj
     nodes = [helper.make_node("Mul", ["x", "one"], ["z"])] if behind else []
     nodes.append(helper.make_node(op, [name, *inputs], ["y"], **attrs))
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    ones = {"one": np.ones((), x.dtype), "scale": np.ones(WIDTH, x.dtype), "last": np.array([-1]), "first": np.array([0])}
+    ones = {
+        "one": np.ones((), x.dtype),
+        "scale": np.ones(WIDTH, x.dtype),
+        "last": np.array([-1]),
+        "first": np.array([0]),
+    }
     graph = helper.make_graph(
         nodes,
         "g",

@@ -37,6 +37,14 @@ def torch_grid(
     return torch.nn.functional.grid_sample(x, grid, names[mode], padding_mode, bool(align_corners))
 
 
+def cropped(shape: tuple[int, ...], scales: object = None, **attrs: object) -> object:
+    sizes = const([4, 3]) if scales is None else None
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize"}
+    return case(shape, data(4, low=0.1, high=0.9), scales, sizes, **crop, **attrs)
+
+
+CUBIC = (("linear", 0), ("cubic", 0), ("cubic", 1))
+POLICIES = ("not_larger", "not_smaller")
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 MODES = ("nearest", "linear", "cubic")
 WITHOUT_ROI = const(np.zeros(0, np.float32))
@@ -152,30 +160,28 @@ ROWS = [
     Row(
         "Resize",
         [
-            case((1, 2, 5, 7), data(4, low=0.1, high=0.9), None, const([4, 3]), axes=[2, 3], mode=m, exclude_outside=e,
-                 coordinate_transformation_mode="tf_crop_and_resize")
-            for m, e in (("linear", 0), ("cubic", 0), ("cubic", 1))
-        ]
-        + [
-            case((1, 5, 7), data(4, low=0.1, high=0.9), None, const([4, 6]), axes=[2, 1], mode="linear",
-                 coordinate_transformation_mode="tf_crop_and_resize", keep_aspect_ratio_policy=p)
-            for p in ("not_larger", "not_smaller")
-        ]
-        + [case((5, 7), data(4, low=0.1, high=0.9), data(2, low=0.63, high=0.69), mode=m, antialias=1,
-                coordinate_transformation_mode="tf_crop_and_resize") for m in ("linear", "cubic")],
+            *(cropped((1, 2, 5, 7), axes=[2, 3], mode=m, exclude_outside=e) for m, e in CUBIC),
+            *(cropped((1, 5, 7), axes=[2, 1], mode="linear", keep_aspect_ratio_policy=p) for p in POLICIES),
+            *(cropped((5, 7), data(2, low=0.63, high=0.69), mode=m, antialias=1) for m in MODES[1:]),
+        ],
         grad=[0, 1, 2],
         torch=False,
+        sized=False,
         name="Resize-places",
-    ),  # fmt: skip
+    ),
     Row(
         "Resize",
-        [case((1, 2, 5, 7), None, data(4, low=1.53, high=1.565))]
-        + [case((5, 7), None, data(2, low=1.63, high=1.69), exclude_outside=1), case((6,), None, data(1, low=1.7, high=1.8))]
-        + [case((8, 7), None, data(2, low=0.64, high=0.69), antialias=1)],
+        [
+            case((1, 2, 5, 7), None, data(4, low=1.53, high=1.565)),
+            case((5, 7), None, data(2, low=1.63, high=1.69), exclude_outside=1),
+            case((6,), None, data(1, low=1.7, high=1.8)),
+            case((8, 7), None, data(2, low=0.64, high=0.69), antialias=1),
+        ],
         attrs=[{"mode": m, "coordinate_transformation_mode": c} for m, c in itertools.product(MODES[1:], COORDINATES)],
         oracle=resized,
         grad=[0, 2],
         torch=False,
+        sized=False,
         name="Resize-scales",
     ),
     Row(
