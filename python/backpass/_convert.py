@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from backpass import _core
+
+try:
+    import ml_dtypes
+except ModuleNotFoundError:  # then there are no arrays of these types either
+    ml_dtypes = None  # type: ignore[assignment]
 
 _NUMPY_NAMES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
@@ -20,9 +25,24 @@ _ML_NAMES = {
     27: "float6_e2m3fn", 28: "float6_e3m2fn",
 }  # fmt: skip
 
-STRING = 8
-DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {code: np.dtype(name) for code, name in _NUMPY_NAMES.items()}
-DTYPE_OF_CODE |= {code: np.dtype(getattr(ml_dtypes, name)) for code, name in _ML_NAMES.items()}
+STRING, BFLOAT16 = 8, 16
+
+
+class _Types(dict[int, np.dtype[Any]]):
+    """ONNX's codes of element types to numpy's types."""
+
+    def __missing__(self, code: int) -> np.dtype[Any]:
+        if code not in _ML_NAMES:
+            raise KeyError(code)
+        raise _core.Unsupported(
+            f"array of {_ML_NAMES[code]}: numpy has no such type, and the package ml_dtypes, which has, is not "
+            "installed; pip install ml_dtypes, or take tensors instead of arrays"
+        )
+
+
+DTYPE_OF_CODE = _Types({code: np.dtype(name) for code, name in _NUMPY_NAMES.items()})
+if ml_dtypes is not None:
+    DTYPE_OF_CODE |= {code: np.dtype(getattr(ml_dtypes, name)) for code, name in _ML_NAMES.items()}
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
 _BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2, 27: 6, 28: 6}
 
@@ -40,6 +60,23 @@ def to_engine(value: Any) -> Any:
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value)
     return _from_numpy(np.asarray(value))
+
+
+def to_stand_in(value: Any, code: int) -> Any:
+    """A feed to plan with: for a tuple, zeros of this shape and element type, whose memory nobody touches."""
+    if not isinstance(value, tuple):
+        return to_engine(value)
+    if any(not isinstance(extent, int | np.integer) or extent < 0 for extent in value):
+        raise _core.InvalidInput(f"shape: got {value}, expected numbers of 0 or more")
+    shape = [int(extent) for extent in value]
+    count = math.prod(shape)
+    if code == STRING:
+        return _core.Tensor.from_strings([""] * count, shape)
+    if code in _NUMPY_NAMES:
+        return _from_numpy(np.zeros(shape, DTYPE_OF_CODE[code]))
+    if code in _BITS:
+        return _core.Tensor.from_array(np.zeros(-(-count * _BITS[code] // 8), np.uint8), code, shape)
+    return _core.Tensor.from_array(np.zeros(shape, np.uint16 if code == BFLOAT16 else np.uint8), code, shape)
 
 
 def is_ort_value(value: Any) -> bool:
@@ -72,7 +109,7 @@ def _from_dlpack(value: Any) -> _core.Tensor:
     if hasattr(detached, "contiguous"):
         detached = detached.contiguous()
     if str(getattr(detached, "dtype", "")).endswith("bfloat16"):
-        return _core.Tensor.from_array(detached, 16, list(detached.shape))
+        return _core.Tensor.from_array(detached, BFLOAT16, list(detached.shape))
     array = np.from_dlpack(detached)
     return _from_numpy(array)
 

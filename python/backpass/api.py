@@ -24,7 +24,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from backpass import _core
-from backpass._convert import is_ort_value, to_engine, to_numpy
+from backpass._convert import is_ort_value, to_engine, to_numpy, to_stand_in
 from backpass.profile import Profile
 
 Source = str | os.PathLike[str] | bytes
@@ -272,8 +272,12 @@ class Module:
 
     @_in_turn
     def plan(self, *inputs: Any) -> _core.PlanReport:
-        """What a training step runs for these inputs: steps, fusions, exact peak bytes. Printable."""
-        return self._session.plan([to_engine(value) for value in inputs])
+        """What a training step runs for these inputs, or inputs of these shapes where they are tuples: steps, fusions,
+        exact peak bytes. Printable.
+        """
+        codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
+        codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
+        return self._session.plan([to_stand_in(value, code) for value, code in zip(inputs, codes, strict=True)])
 
     @_in_turn
     def take_profile(self) -> Profile:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
+
+from backpass import _needs_onnx  # noqa: F401
+
+# isort: split
 
 import onnx
 from onnx import TensorProto
 
 from backpass import _core, onnxblock
+from backpass._choices import LossType, OptimType
 from backpass._core import InvalidInput, Unsupported
 from backpass._staging import Staging
 from backpass._weights import Model, Weights
@@ -18,22 +22,6 @@ from backpass.onnxblock import _graph_utils as graph_utils
 from backpass.onnxblock.model_accessor import reject_custom_op_library
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
-
-
-class LossType(Enum):
-    """Losses that need no block of one's own."""
-
-    MSELoss = 1
-    CrossEntropyLoss = 2
-    BCEWithLogitsLoss = 3
-    L1Loss = 4
-
-
-class OptimType(Enum):
-    """Optimizers that need no block of one's own."""
-
-    AdamW = 1
-    SGD = 2
 
 
 def generate_artifacts(

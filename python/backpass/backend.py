@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from backpass import _needs_onnx  # noqa: F401
+
+# isort: split
+
 import numpy as np
 import onnx
 from onnx import helper

@@ -8,24 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx.checker import ValidationError
-from onnx.shape_inference import InferenceError
-
 import backpass
-from backpass import _core, artifacts
+from backpass import _core
+from backpass._choices import LossType, OptimType
 from backpass._core import InvalidInput
-
-_FLOATS = {
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.DOUBLE,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.BFLOAT16,
-}
-
-# What is wrong with a model or an argument; anything else is a mistake in Backpass, and shows where.
-_FAILURES = (backpass.Error, OSError, TypeError, DecodeError, ValidationError, InferenceError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,18 +19,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return 0 if options.run(options) else 1
-    except _FAILURES as error:
+    except _failures() as error:
         print(f"backpass: {error}", file=sys.stderr)
         return 1
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What is wrong with a model or an argument; anything else is a mistake in Backpass, and shows where."""
+    always = (backpass.Error, OSError, TypeError)
+    if "onnx" not in sys.modules:
+        return (*always, ModuleNotFoundError)
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from onnx.checker import ValidationError
+    from onnx.shape_inference import InferenceError
+
+    return (*always, DecodeError, ValidationError, InferenceError)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="backpass", description="Train ONNX models.")
     parser.add_argument("--version", action="version", version=f"backpass {backpass.__version__}")
+    parser.add_argument(
+        "--cmake-dir", action=_CMakeDir, nargs=0, help="print where find_package(backpass) looks, and exit"
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_check(commands)
     _add_artifacts(commands)
     return parser
+
+
+class _CMakeDir(argparse.Action):
+    """``cmake -Dbackpass_DIR=$(python -m backpass --cmake-dir)``: headers and library of the installed wheel."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        folder = Path(_core.__file__).parent / "lib" / "cmake" / "backpass"
+        if not folder.exists():
+            parser.error(
+                f"no {folder}: an editable installation has no headers; "
+                "use cmake --install <build> --component development --prefix <prefix>"
+            )
+        print(folder)
+        parser.exit()
 
 
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,8 +83,8 @@ def _add_artifacts(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     command.set_defaults(run=_artifacts)
     command.add_argument("model", type=Path, help="the forward model, an .onnx file")
-    command.add_argument("--loss", choices=[loss.name for loss in artifacts.LossType], help="default: first output")
-    command.add_argument("--optimizer", choices=[kind.name for kind in artifacts.OptimType], help="default: none")
+    command.add_argument("--loss", choices=[loss.name for loss in LossType], help="default: first output")
+    command.add_argument("--optimizer", choices=[kind.name for kind in OptimType], help="default: none")
     command.add_argument("--requires-grad", nargs="+", default=[], metavar="NAME", help="parameters to train")
     command.add_argument("--frozen", nargs="+", default=[], metavar="NAME", help="parameters to keep as they are")
     command.add_argument("--loss-inputs", nargs="+", metavar="NAME", help="what the loss is put on; default: outputs")
@@ -88,12 +103,19 @@ def _check(options: argparse.Namespace) -> bool:
 
 def _parameters(path: Path) -> list[str]:
     """What can be trained in a model."""
+    from backpass import _needs_onnx  # noqa: F401, I001
+    import onnx
+    from onnx import TensorProto
+
+    floats = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
     model = onnx.load(path, load_external_data=False)
     untrained = _core.running_statistics(model.SerializeToString())
-    return [t.name for t in model.graph.initializer if t.data_type in _FLOATS and t.name not in untrained]
+    return [t.name for t in model.graph.initializer if t.data_type in floats and t.name not in untrained]
 
 
 def _artifacts(options: argparse.Namespace) -> bool:
+    from backpass import artifacts
+
     known = _parameters(options.model)
     frozen = _chosen(options.frozen, known)
     # `--requires-grad '*' --frozen 'encoder.*'` trains the rest; a name in both lists is refused further down.
@@ -102,8 +124,8 @@ def _artifacts(options: argparse.Namespace) -> bool:
         options.model,
         requires_grad=trained,
         frozen_params=frozen,
-        loss=None if options.loss is None else artifacts.LossType[options.loss],
-        optimizer=None if options.optimizer is None else artifacts.OptimType[options.optimizer],
+        loss=None if options.loss is None else LossType[options.loss],
+        optimizer=None if options.optimizer is None else OptimType[options.optimizer],
         artifact_directory=options.out,
         prefix=options.prefix,
         additional_output_names=options.outputs,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-
-import onnx
+from typing import TYPE_CHECKING
 
 from backpass import _core
 from backpass.session import Model
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def grad(
@@ -26,6 +28,9 @@ def grad(
     are inputs ``<output>_grad`` instead. The result has standard operators only, so that any runtime can run it;
     ``standard_only=False`` allows those of ONNX Runtime's training graphs, which Backpass runs faster.
     """
+    from backpass import _needs_onnx  # noqa: F401, I001
+    import onnx
+
     request = _core.GradientRequest()
     request.wrt = list(wrt)
     request.outputs = list(outputs or [])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backpass import _core
-from backpass._convert import to_engine, to_numpy
+from backpass._convert import to_engine, to_numpy, to_stand_in
 from backpass.profile import Profile
 
 SessionOptions = _core.SessionOptions
@@ -55,8 +55,12 @@ class InferenceSession:
         return self._session.run(list(output_names or []), engine_feeds)
 
     def plan(self, feeds: Mapping[str, Any]) -> _core.PlanReport:
-        """What would run for these feeds: steps, fusions, exact peak bytes. Printable."""
-        return self._session.plan({name: to_engine(value) for name, value in feeds.items()})
+        """What would run for these feeds: steps, fusions, exact peak bytes. Printable.
+
+        A tuple is a shape, ``{"image": (4, 1, 28, 28)}``: enough for every input whose contents do not decide shapes.
+        """
+        codes = {info.name: info.dtype for info in self._session.inputs()}
+        return self._session.plan({name: to_stand_in(value, codes.get(name, 1)) for name, value in feeds.items()})
 
     def rewrites(self) -> list[str]:
         """What the rewriting passes did to the model, one line each."""

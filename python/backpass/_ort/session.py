@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from backpass._convert import to_engine, to_numpy
 from backpass._core import InvalidInput
@@ -17,6 +17,9 @@ from backpass._ort.options import ModelMetadata, RunOptions, SessionOptions
 from backpass._ort.value import OrtValue
 from backpass.profile import Profile
 from backpass.session import Model, NodeArg, open_session
+
+if TYPE_CHECKING:
+    import onnx
 
 PROVIDER = "CPUExecutionProvider"
 # Operators that update inputs in place: input -> the output in which the engine returns the new value.
@@ -60,7 +63,9 @@ class InferenceSession:
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        return self._model_meta
+        if self._model_meta is None:
+            from backpass import _needs_onnx  # noqa: F401
+        return self._model_meta or ModelMetadata()
 
     def get_providers(self) -> list[str]:
         return [PROVIDER]
@@ -156,10 +161,15 @@ def _warn_about(providers: Sequence[Any] | None) -> None:
         warnings.warn(f"providers: got {names}; Backpass runs on the CPU", stacklevel=3)
 
 
-def _prepare(source: Model) -> tuple[ModelMetadata, Model, dict[str, str], int]:
+def _prepare(source: Model) -> tuple[ModelMetadata | None, Model, dict[str, str], int | None]:
     """Facts about the model, the model to load, which of its outputs holds which updated input, and how many outputs
-    it had before those were added.
+    it had before those were added. Without the package onnx the facts are not known.
     """
+    if not _updates_inputs(source) and importlib.util.find_spec("onnx") is None:
+        return None, source, {}, None
+    from backpass import _needs_onnx  # noqa: F401, I001
+    import onnx
+
     if isinstance(source, bytes):
         proto = onnx.load_model_from_string(source)
     else:
@@ -171,6 +181,12 @@ def _prepare(source: Model) -> tuple[ModelMetadata, Model, dict[str, str], int]:
     if not isinstance(source, bytes):
         onnx.load_external_data_for_model(proto, str(Path(source).resolve().parent))
     return _meta(proto), proto.SerializeToString(), updates, shown
+
+
+def _updates_inputs(source: Model) -> bool:
+    """Whether there may be operators that update inputs: their names stand in a model as they are."""
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    return any(operator.encode() in content for operator in _IN_PLACE)
 
 
 def _expose_updates(graph: onnx.GraphProto) -> dict[str, str]:
@@ -187,7 +203,7 @@ def _expose_updates(graph: onnx.GraphProto) -> dict[str, str]:
             node.output[result] = node.output[result] or f"{node.input[source]}::updated"
             updates[node.input[source]] = node.output[result]
             if node.output[result] not in outputs:
-                graph.output.append(onnx.ValueInfoProto(name=node.output[result]))
+                graph.output.add(name=node.output[result])
     return updates
 
 

@@ -4,9 +4,9 @@ import importlib
 import importlib.util
 from typing import Any
 
-from backpass import artifacts, compat
+from backpass import compat
 
-__all__ = ["artifacts", "is_ortmodule_available"]
+__all__ = ["artifacts", "is_ortmodule_available"]  # noqa: F822  # by __getattr__, which needs onnx for it
 
 __path__: list[str] = []  # a package to `import`, whose parts backpass.compat knows
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
-from backpass._convert import CODE_OF_DTYPE, DTYPE_OF_CODE
+from backpass._convert import CODE_OF_DTYPE, DTYPE_OF_CODE, STRING
 from backpass._core import InvalidInput, Unsupported
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +70,7 @@ class OrtValue:
     def element_type(self) -> int:
         """ONNX's code."""
         dtype = self._tensor().dtype
-        return CODE_OF_DTYPE[dtype] if dtype in CODE_OF_DTYPE else helper.np_dtype_to_tensor_dtype(dtype)
+        return STRING if dtype.kind in "OUST" else CODE_OF_DTYPE[dtype]
 
     def data_type(self) -> str:
         first = self._value[0] if isinstance(self._value, list) else self._value

@@ -1,5 +1,9 @@
 """``torch.compile(model, backend="backpass")``: graphs of torch.compile run by the engine."""
 
+from backpass import _needs_torch  # noqa: F401
+
+# isort: split
+
 from backpass.dynamo.backend import backpass, make_aot_ort, record
 from backpass.dynamo.dump import dump_onnx
 from backpass.dynamo.options import CompileOptions

@@ -7,6 +7,10 @@ accessor.model  # with the loss on top
 ```
 """
 
+from backpass import _needs_onnx  # noqa: F401
+
+# isort: split
+
 from backpass.onnxblock import blocks, loss, optim
 from backpass.onnxblock.blocks import Block
 from backpass.onnxblock.checkpoint_utils import load_checkpoint_to_model, save_checkpoint

@@ -1,5 +1,9 @@
 """ORTModule: torch modules trained by Backpass. See docs/ortmodule.md."""
 
+from backpass import _needs_torch  # noqa: F401
+
+# isort: split
+
 from backpass._core import set_seed
 from backpass.ortmodule.debug import DebugOptions, LogLevel
 from backpass.ortmodule.fallback import FallbackPolicy

@@ -1,5 +1,9 @@
 """The PyTorch side of Backpass: modules and fx graphs to ONNX."""
 
+from backpass import _needs_torch  # noqa: F401
+
+# isort: split
+
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.capture import capture
 from backpass.torch.convert import create_input_names, to_onnx
