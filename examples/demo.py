@@ -18,7 +18,6 @@ from typing import Any
 import backpass
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 TOLERANCE = 1e-5
@@ -121,12 +120,15 @@ def image(batch: int) -> dict[str, np.ndarray[Any, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", type=Path, help="keep the model in this file")
+    parser.add_argument("--save", type=Path, help="write the model to this file, and stop")
     options = parser.parse_args()
 
     model = make_model()
     if options.save:
         onnx.save(model, options.save)
+        return 0
+    import onnxruntime as ort
+
     print(f"Backpass {backpass.__version__}: a classifier of {len(model.graph.node)} nodes, made on the spot")
     serialized = model.SerializeToString()
     if not show_check(serialized):

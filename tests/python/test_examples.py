@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from backpass import _core, artifacts
 from backpass.api import CheckpointState, Module, Optimizer
+from documents import commands
 from onnx import helper, numpy_helper
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,13 @@ def run(*command: Any, **environment: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run_bare(*command: Any, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """With nothing in the environment that could help."""
+    home = "" if folder is None else str(folder)
+    bare = {"PATH": os.environ["PATH"], "HOME": home}
+    return subprocess.run(command, cwd=folder, env=bare, capture_output=True, text=True)
 
 
 def test_demo_agrees_with_onnxruntime() -> None:
@@ -40,41 +48,85 @@ def test_fashion_is_killed_resumes_and_exports(tmp_path: Path) -> None:
     script = ROOT / "examples" / "fashion.py"
     text = run(sys.executable, script, "--folder", tmp_path, "--epochs", "1", "--images", "3200")
     assert "network: no problems" in text
-    assert int(re.search(r"killed in the middle; the checkpoint is that of step (\d+)", text)[1]) >= 10
+    killed_at, saved = map(int, re.search(r"killed at step (\d+); the checkpoint is that of step (\d+)", text).groups())
+    assert 20 <= saved <= killed_at < 50
+    assert f"resuming at step {saved}" in text
+    assert re.search(r"training: 100%\|#+\| 50/50 \[00:\d\d<00:00, .*loss=", text)  # tqdm's, on a line of its own
+    assert "\r" not in text
     assert "onnxruntime's scores differ by at most" in text
     accuracy = float(re.search(r"test accuracy ([\d.]+) %", text)[1])
     assert accuracy > 40  # of ten classes, after 50 steps
-    assert (tmp_path / "course.svg").read_text().startswith("<svg")
+    assert (tmp_path / "course.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_picture_shows_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from fashion_picture import Course, figure
+
+    losses = {step: 3.0 / step for step in range(1, 301)}
+    accuracies = {100: 0.5, 200: 0.7, 300: 0.8}
+    loss, accuracy = figure(Course(losses, accuracies, killed_at=230, resumed_at=200), "title").axes
+    (dots, mean, *marks), (curve, *_) = loss.lines, accuracy.lines
+    assert (dots.get_xydata() == list(losses.items())).all()
+    assert loss.get_ylim()[0] <= 0
+    assert loss.get_ylim()[1] >= 3.0
+    np.testing.assert_allclose(mean.get_ydata()[[0, 99]], [3.0, np.mean([losses[s] for s in range(51, 101)])])
+    np.testing.assert_allclose(curve.get_xydata(), [[100, 50], [200, 70], [300, 80]])
+    assert [mark.get_xdata()[0] for mark in marks] == [230, 200]
+    assert [text.get_text() for text in loss.get_legend().get_texts()][2:] == [
+        "killed at step 230",
+        "resumed at step 200",
+    ]
+    assert (loss.get_ylabel(), accuracy.get_ylabel(), accuracy.get_xlabel()) == (
+        "training loss",
+        "test accuracy in %",
+        "step",
+    )
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The C and C++ examples, built as a user would; and where their libraries are."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ examples, built by the commands in README.md, and the C example, from a copy of the prefix they made."""
     imported = Path(_core.__file__).parents[2]  # sanitizers have a build of their own, with other roundings
     builds = (imported, ROOT / "build" / "dev", ROOT / "build")
     build = next((b for b in builds if (b / "CMakeCache.txt").exists()), None)
     if build is None:
         pytest.skip("there is no CMake build to install from")
     folder = tmp_path_factory.mktemp("programs")
-    prefix = folder / "prefix"
-    run("cmake", "--install", build, "--component", "development", "--prefix", prefix)
-    onednn = next(f for f in metadata.files("onednn-cpu-gomp") if f.name.startswith("libdnnl.so"))
-    libraries = f"{prefix / 'lib'}:{Path(onednn.locate()).resolve().parent}"
-    for language in ("c", "cpp"):
-        run("cmake", "-S", ROOT / "examples" / language, "-B", folder / language, f"-DCMAKE_PREFIX_PATH={prefix}")
-        run("cmake", "--build", folder / language, LD_LIBRARY_PATH=libraries)
-    return folder, libraries
+    (folder / "build").mkdir()
+    (folder / "build" / "dev").symlink_to(build)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    run(sys.executable, ROOT / "examples" / "demo.py", "--save", folder / "model.onnx")
+    done = run_bare("bash", "-euxc", commands(ROOT / "README.md", "--component development"), folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "output probabilities: [4,10]" in done.stdout
+    shutil.copytree(folder / "backpass", folder / "moved")
+    for command in (
+        ("-S", "examples/c", "-B", "build/c", f"-DCMAKE_PREFIX_PATH={folder / 'moved'}"),
+        ("--build", "build/c"),
+    ):
+        done = run_bare("cmake", *command, folder=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "build"
 
 
-def test_cpp_example_describes_a_model(programs: tuple[Path, str], tmp_path: Path) -> None:
-    model = tmp_path / "model.onnx"
-    run(sys.executable, ROOT / "examples" / "demo.py", "--save", model)
-    text = run(programs[0] / "cpp" / "describe", model, "3", LD_LIBRARY_PATH=programs[1])
+def test_programs_need_nothing_outside_of_their_prefix(programs: Path) -> None:
+    for program, prefix in ((programs / "cpp" / "describe", "backpass"), (programs / "c" / "train", "moved")):
+        libraries = dict(re.findall(r"(\S+) => (\S+)", run_bare("ldd", program).stdout))
+        place = programs.parent / prefix / "lib"
+        assert Path(libraries["libbackpass.so"]).parent == place
+        for library in ("libdnnl.so.3", "libhwy.so.1", "libgomp.so.1"):
+            assert Path(libraries[library]).resolve() == place / "backpass" / library
+        assert sorted(p.name for p in (place / "backpass").iterdir()) == ["libdnnl.so.3", "libgomp.so.1", "libhwy.so.1"]
+
+
+def test_cpp_example_describes_a_model(programs: Path) -> None:
+    text = run_bare(programs / "cpp" / "describe", programs.parent / "model.onnx", "3").stdout
     assert "input  image: tensor(float)" in text
     assert "output probabilities: [3,10]" in text
 
 
-def test_cpp_example_registers_an_operator(programs: tuple[Path, str], tmp_path: Path) -> None:
+def test_cpp_example_registers_an_operator(programs: Path, tmp_path: Path) -> None:
     import torch
 
     node = helper.make_node("Swish", ["x"], ["y"], domain="example", alpha=2.0)
@@ -84,20 +136,15 @@ def test_cpp_example_registers_an_operator(programs: tuple[Path, str], tmp_path:
         graph = helper.make_graph([node], "g", [x], [y])
         path = tmp_path / f"{dtype}.onnx"
         path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
-    program = programs[0] / "cpp" / "custom_operator"
-    lines = run(program, tmp_path / "1.onnx", "x", LD_LIBRARY_PATH=programs[1]).splitlines()
+    program = programs / "cpp" / "custom_operator"
+    lines = run_bare(program, tmp_path / "1.onnx", "x").stdout.splitlines()
     found = {line.split()[0]: np.array(line.split()[1:], np.float32) for line in lines}
     leaf = torch.linspace(-1, 1, 7, requires_grad=True)
     expected = leaf * torch.sigmoid(2 * leaf)
     expected.sum().backward()
     np.testing.assert_allclose(found["output"], expected.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["gradient"], leaf.grad, rtol=1e-5, atol=1e-6)
-    refused = subprocess.run(
-        [program, tmp_path / "11.onnx", "x"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": programs[1]},
-    )
+    refused = run_bare(program, tmp_path / "11.onnx", "x")
     assert refused.returncode == 1
     assert "[example.Swish 'y'] Swish: expected float32" in refused.stderr
 
@@ -128,7 +175,7 @@ def make_artifacts(folder: Path) -> None:
     )
 
 
-def test_python_c_and_cpp_train_alike_bit_for_bit(programs: tuple[Path, str], tmp_path: Path) -> None:
+def test_python_c_and_cpp_train_alike_bit_for_bit(programs: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     batches = [
         (rng.standard_normal((BATCH, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, BATCH))
@@ -139,9 +186,9 @@ def test_python_c_and_cpp_train_alike_bit_for_bit(programs: tuple[Path, str], tm
     for language in ("c", "cpp"):
         folder = tmp_path / language
         make_artifacts(folder)
-        program = programs[0] / language / "train"
+        program = programs / language / "train"
         sizes = (str(STEPS), str(BATCH), str(FEATURES))
-        text = run(program, folder, tmp_path / "data", *sizes, "scores", LD_LIBRARY_PATH=programs[1])
+        text = run_bare(program, folder, tmp_path / "data", *sizes, "scores").stdout
         losses[language] = [np.float32(line) for line in text.split()]
         exported[language] = (folder / "inference.onnx").read_bytes()
     folder = tmp_path / "python"
@@ -158,12 +205,7 @@ def test_python_c_and_cpp_train_alike_bit_for_bit(programs: tuple[Path, str], tm
     assert losses["python"][-1] < losses["python"][0]
     assert losses["c"] == losses["cpp"] == losses["python"]
     assert exported["c"] == exported["cpp"] == (folder / "inference.onnx").read_bytes()
-    error = subprocess.run(
-        [programs[0] / "c" / "train", tmp_path, "x", "1", "1", "1"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": programs[1]},
-    )
+    error = run_bare(programs / "c" / "train", tmp_path, "x", "1", "1", "1")
     assert error.returncode == 1
     assert "checkpoint" in error.stderr
 
