@@ -27,13 +27,15 @@ import numpy as np
 import onnx
 from backpass import artifacts
 from backpass.api import CheckpointState, LinearLRScheduler, Module, Optimizer
-from fashion_picture import draw
+from fashion_picture import Course, draw
 from onnx import helper, numpy_helper
+from tqdm import tqdm
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 BATCH = 64
 RATE = 2e-3
-SAVE_EVERY = 100
+SAVE_EVERY = 200
+LOG = "log.jsonl"
 EVERY = 1 << 30  # image
 GOAL = {"Fashion-MNIST": 0.88, "digits": 0.95}
 
@@ -124,40 +126,28 @@ class Run:
         self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
         self.step = int(self.state.properties["step"]) if "step" in self.state.properties else 0
         self.scheduler = LinearLRScheduler(self.optimizer, steps // 20, steps, RATE)  # knows the optimizer's steps
-        self.log: list[tuple[int, float]] = []
-        self.recent: deque[float] = deque(maxlen=50)
+        self.save_every = max(1, min(SAVE_EVERY, steps // 5))
 
-    def train(self, report: bool) -> None:
-        started, first = time.perf_counter(), self.step
-        while self.step < self.steps:
-            loss, _ = self.module(*self.data.batch(self.step))
-            self.optimizer.step()
-            self.scheduler.step()
-            self.module.lazy_reset_grad()
-            self.step += 1
-            self.log.append((self.step, float(loss)))
-            self.recent.append(float(loss))
-            if self.step % min(SAVE_EVERY, max(1, self.steps // 5)) == 0:
-                self.save()
-            if report and (self.step % 20 == 0 or self.step == self.steps):
-                per_step = (time.perf_counter() - started) / (self.step - first)
-                bar = "#" * (30 * self.step // self.steps)
-                mean = np.mean(self.recent)
-                print(
-                    f"\r[{bar:30}] step {self.step}/{self.steps}  loss {mean:.3f}  {1000 * per_step:.1f} ms/step",
-                    end="",
-                    flush=True,
-                )
-        if report:
-            print()
-        self.save()
+    def train(self) -> None:
+        recent: deque[float] = deque(maxlen=50)
+        with progress(self.step, self.steps) as bar, open(self.folder / LOG, "a", buffering=1) as log:
+            while self.step < self.steps:
+                loss, _ = self.module(*self.data.batch(self.step))
+                self.optimizer.step()
+                self.scheduler.step()
+                self.module.lazy_reset_grad()
+                self.step += 1
+                recent.append(float(loss))
+                log.write(json.dumps({"step": self.step, "loss": float(loss)}) + "\n")
+                if self.step % self.save_every == 0 or self.step == self.steps:
+                    log.write(json.dumps({"step": self.step, "accuracy": self.accuracy()}) + "\n")
+                    self.save()
+                bar.set_postfix(loss=f"{np.mean(recent):.3f}", refresh=False)
+                bar.update()
 
     def save(self) -> None:
         self.state.properties["step"] = self.step
         CheckpointState.save_checkpoint(self.state, self.folder / "checkpoint", include_optimizer_state=True)
-        with open(self.folder / "log.jsonl", "a") as log:
-            log.writelines(json.dumps(entry) + "\n" for entry in self.log)
-        self.log.clear()
 
     def accuracy(self) -> float:
         self.module.eval()
@@ -170,17 +160,53 @@ class Run:
         return right / len(self.data.test_labels)
 
 
-def train_and_kill(folder: Path, steps: int, images: int, kill_at: int) -> None:
-    """Trains in another process and kills it, without warning, once it has saved step `kill_at`."""
+class Lines:
+    """Takes what tqdm would draw over and over, where there is no terminal to draw on: a line each time."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            print(line, flush=True)
+
+    def flush(self) -> None:
+        """Each line is written at once."""
+
+
+def progress(step: int, steps: int) -> tqdm:
+    looks = {} if sys.stderr.isatty() else {"file": Lines(), "mininterval": 5, "ncols": 90, "ascii": True}
+    return tqdm(total=steps, initial=step, desc="training", unit="step", **looks)
+
+
+def read_log(folder: Path) -> Course:
+    """Steps that were lost with the process are there twice; the later ones count."""
+    course = Course()
+    if not (folder / LOG).exists():
+        return course
+    for line in (folder / LOG).read_text().split("\n")[:-1]:  # the last one may not be complete yet
+        entry = json.loads(line)
+        if "loss" in entry:
+            course.losses[entry["step"]] = entry["loss"]
+        else:
+            course.accuracies[entry["step"]] = entry["accuracy"]
+    return course
+
+
+def last_step(folder: Path) -> int:
+    return max(read_log(folder).losses, default=0)
+
+
+def train_and_kill(folder: Path, steps: int, images: int, kill_at: int) -> int:
+    """Trains in another process and kills it, without warning, once it is at step `kill_at`; where it was then."""
     command = [sys.executable, __file__, "--folder", folder, "--worker", steps, "--images", images]
     worker = subprocess.Popen([str(word) for word in command])
-    while worker.poll() is None and saved_step(folder) < kill_at:
+    while worker.poll() is None and last_step(folder) < kill_at:
         time.sleep(0.05)
     if worker.poll() is not None:
         sys.exit("the training process ended by itself")
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    print(f"killed in the middle; the checkpoint is that of step {saved_step(folder)}")
+    killed_at = last_step(folder)
+    print(f"\nkilled at step {killed_at}; the checkpoint is that of step {saved_step(folder)}")
+    return killed_at
 
 
 def saved_step(folder: Path) -> int:
@@ -203,7 +229,7 @@ def confirm(run: Run, path: Path) -> None:
 
 def main(folder: Path, epochs: int, images: int) -> None:
     began = time.perf_counter()
-    (folder / "log.jsonl").unlink(missing_ok=True)
+    (folder / LOG).unlink(missing_ok=True)
     data = load_data(images)
     steps = epochs * (len(data.labels) // BATCH)
     if data.name == "digits" and images == EVERY:
@@ -220,17 +246,17 @@ def main(folder: Path, epochs: int, images: int) -> None:
         additional_output_names=["scores"],
     )
     print("artifacts:", ", ".join(sorted(p.name for p in folder.iterdir())))
-    train_and_kill(folder, steps, images, kill_at=min(200, steps // 5))
+    killed_at = train_and_kill(folder, steps, images, kill_at=2 * steps // 5)
     run = Run(folder, data, steps)
-    print(f"resuming at step {run.step}; a training step needs {run.module.plan(*data.batch(0)).peak_bytes:,} bytes")
-    run.train(report=True)
-    accuracy = run.accuracy()
+    resumed_at, plan = run.step, run.module.plan(*data.batch(0))
+    print(f"resuming at step {resumed_at}; a training step needs {plan.peak_bytes:,} bytes")
+    run.train()
     confirm(run, folder / "inference.onnx")
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    draw(folder / "course.svg", log, accuracy, data.name)
-    print(
-        f"test accuracy {100 * accuracy:.2f} %; picture in {folder / 'course.svg'}; {time.perf_counter() - began:.0f} s"
-    )
+    course = replace(read_log(folder), killed_at=killed_at, resumed_at=resumed_at)
+    accuracy = course.accuracies[steps]
+    picture = folder / "course.png"
+    draw(picture, course, f"{data.name}: {steps} steps, test accuracy {100 * accuracy:.2f} %")
+    print(f"test accuracy {100 * accuracy:.2f} %; picture in {picture}; {time.perf_counter() - began:.0f} s")
     if images == EVERY and accuracy < GOAL[data.name]:
         sys.exit(f"expected at least {100 * GOAL[data.name]:.0f} %")
 
@@ -242,8 +268,9 @@ if __name__ == "__main__":
     parser.add_argument("--images", type=int, default=EVERY, help="to train with (default: all), for a quick look")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # its lines stand where they belong among the worker's
     if options.worker is not None:
-        Run(options.folder, load_data(options.images), options.worker).train(report=False)
+        Run(options.folder, load_data(options.images), options.worker).train()
         signal.pause()  # until killed
     elif options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)

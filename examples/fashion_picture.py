@@ -1,41 +1,57 @@
-"""Draws the course of a training run as an SVG file."""
+"""The course of a training run as a picture: loss and test accuracy over the steps."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
-WIDTH, HEIGHT, MARGIN = 720, 360, 50
-
-
-def draw(path: Path, log: list[tuple[int, float]], accuracy: float, title: str) -> None:
-    """`log` holds (step, loss); the line is a running mean over 50 steps, the dots are single steps."""
-    steps = np.array([step for step, _ in log], float)
-    losses = np.array([loss for _, loss in log])
-    top = float(np.percentile(losses, 99))
-    x = MARGIN + (WIDTH - 2 * MARGIN) * steps / steps.max()
-
-    def y(values: np.ndarray) -> np.ndarray:
-        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * np.clip(values / top, 0, 1)
-
-    mean = np.array([losses[max(0, i - 49) : i + 1].mean() for i in range(len(losses))])
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="1"/>' for a, b in zip(x[::10], y(losses)[::10], strict=True))
-    line = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[::5], y(mean)[::5], strict=True))
-    ticks = "".join(_tick(top, part) for part in (0.0, 0.5, 1.0))
-    path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">'
-        f'<rect width="100%" height="100%" fill="white"/><g fill="#9ecae1">{dots}</g>'
-        f'<polyline points="{line}" fill="none" stroke="#08519c" stroke-width="2"/>{ticks}'
-        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle">{title}: loss over {int(steps.max())} steps, '
-        f"test accuracy {100 * accuracy:.2f} %</text>"
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 14}" text-anchor="middle">step</text></svg>\n'
-    )
+WINDOW = 50
 
 
-def _tick(top: float, part: float) -> str:
-    at = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * part
-    return (
-        f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{at}" y2="{at}" stroke="#ddd"/>'
-        f'<text x="{MARGIN - 6}" y="{at + 4}" text-anchor="end" font-size="12">{top * part:.2f}</text>'
-    )
+@dataclass
+class Course:
+    """What happened: by step, the loss of its batch, and the share of the test images that was right after it."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
+    killed_at: int | None = None
+    resumed_at: int | None = None
+
+
+def figure(course: Course, title: str) -> Figure:
+    picture = Figure(figsize=(9, 6), layout="constrained")
+    upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    picture.suptitle(title)
+    steps, losses = (np.array(part, float) for part in zip(*sorted(course.losses.items()), strict=True))
+    upper.plot(steps, losses, ".", markersize=2, color="#9ecae1", label="loss of a batch")
+    upper.plot(steps, _running_mean(losses), color="#08519c", label=f"mean of {WINDOW} steps")
+    upper.set(ylabel="training loss", xlim=(0, steps[-1]), ylim=(0, None))
+    tested, rights = zip(*sorted(course.accuracies.items()), strict=True)
+    lower.plot(tested, [100 * right for right in rights], "o-", markersize=3, color="#238b45", label="test accuracy")
+    lower.set(ylabel="test accuracy in %", xlabel="step")
+    for axes in (upper, lower):
+        axes.grid(alpha=0.3)
+        _mark_interruption(axes, course)
+        axes.legend(loc="best")
+    return picture
+
+
+def draw(path: Path, course: Course, title: str) -> None:
+    figure(course, title).savefig(path, dpi=120)
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - WINDOW, 0)
+    return (sums[ends] - sums[begins]) / (ends - begins)
+
+
+def _mark_interruption(axes, course: Course) -> None:
+    if course.killed_at is None or course.resumed_at is None:
+        return
+    axes.axvline(course.killed_at, color="#cb181d", linestyle="--", label=f"killed at step {course.killed_at}")
+    axes.axvline(course.resumed_at, color="#fd8d3c", linestyle=":", label=f"resumed at step {course.resumed_at}")
