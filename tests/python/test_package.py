@@ -29,3 +29,11 @@ def test_threads_do_not_wait_for_long_unless_the_user_says_so():
             [sys.executable, "-c", ask], env={**plain, **given}, check=True, capture_output=True, text=True
         )
         assert run.stdout.strip() == expected
+
+
+def test_torch_and_the_engine_share_one_openmp():
+    """Two runtimes would be two sets of threads; whoever comes first, both use one."""
+    count = "print(len({line.split()[-1] for line in open('/proc/self/maps') if 'gomp' in line or 'iomp' in line}))"
+    for order in ("import torch, backpass", "import backpass, torch"):
+        run = subprocess.run([sys.executable, "-c", f"{order}; {count}"], check=True, capture_output=True, text=True)
+        assert run.stdout.split() == ["1"], order

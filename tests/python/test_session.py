@@ -131,6 +131,24 @@ def test_the_plan_names_steps_and_bytes(affine):
     assert "arena:" in str(report)
 
 
+def test_a_plan_needs_shapes_only(affine):
+    session = backpass.InferenceSession(affine)
+    for n in (1, 8, 1_000_000):
+        assert str(session.plan({"x": (n, 3)})) == str(session.plan({"x": np.ones((n, 3), np.float32)}))
+    with pytest.raises(backpass.InvalidInput, match=r"shape: got \(-1, 3\), expected numbers of 0 or more"):
+        session.plan({"x": (-1, 3)})
+    with pytest.raises(backpass.InvalidInput, match="got"):
+        session.plan({"x": (2, 4)})
+
+
+@pytest.mark.parametrize("kind", [int(code) for code in TensorProto.DataType.values() if code])
+def test_a_plan_by_shapes_takes_every_element_type(kind):
+    x, y = (helper.make_tensor_value_info(name, kind, ["n", 3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    session = backpass.InferenceSession(helper.make_model(graph, ir_version=13).SerializeToString())
+    assert session.plan({"x": (5, 3)}).steps >= 0
+
+
 @pytest.mark.parametrize("alias", ["Cast", "Sum"])
 def test_a_result_under_another_name_survives_what_is_computed_after_it(alias):
     """Cast from float16 and Sum of one tensor are no instructions of their own in a fused program."""

@@ -77,6 +77,7 @@ class GraphBuilder:
         self.stop_gradient_kept = stop_gradient
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
+        self.running_statistics: dict[str, tuple[str, str, float]] = {}  # by result: mean, variance, torch's momentum
         self.domains: dict[str, int] = {"": target_opset}
         self.symbols = Symbols(self)
         self._names: set[str] = set()

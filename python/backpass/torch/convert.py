@@ -77,6 +77,8 @@ def to_onnx(
     _rename_inputs(model, exported, input_names)
     _rename_outputs(model, output_names)
     report = optimize(model, options)
+    if _keep_running_statistics(model, exported):
+        report = optimize(model, options)
     if verbose:
         _describe(exported, model, report)
     called = sorted({f.op for f in exported.fallbacks} | set(exported.python_ops))
@@ -148,6 +150,29 @@ def _complete(exported: ExportedModel, module: torch.nn.Module) -> onnx.ModelPro
     model.graph.input.extend(inputs)
     model.graph.output.extend(outputs)
     return model
+
+
+def _keep_running_statistics(model: onnx.ModelProto, exported: ExportedModel) -> bool:
+    """Gives batch normalisations in training mode the statistics that they update, for training from artifacts to keep
+    and evaluation to use: torch's update, made of other nodes, has gone with the results that a model has no place for.
+    """
+    assert exported.builder is not None
+    known, initializers = exported.builder.running_statistics, exported.builder.initializers
+    used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
+    nodes = [
+        n
+        for n in model.graph.node
+        if n.op_type == "BatchNormalization"
+        and initializers.keys() >= {*known.get(n.output[0], ("",))[:2]}
+        and not used.intersection(n.output[1:])
+    ]
+    for node in nodes:
+        mean, variance, momentum = known[node.output[0]]
+        present = {t.name for t in model.graph.initializer}
+        node.input[3], node.input[4] = mean, variance
+        model.graph.initializer.extend(initializers[name] for name in (mean, variance) if name not in present)
+        next(a for a in node.attribute if a.name == "momentum").f = 1 - momentum
+    return bool(nodes)
 
 
 def _user_outputs(exported: ExportedModel) -> list[onnx.ValueInfoProto]:

@@ -196,6 +196,7 @@ def batch_norm_functional(
         nothing = common.filled(b, (0,), 0.0, b.dtype_of(running_mean))
         return y, nothing, nothing, running_mean, running_var
     y, mean, variance = batch_norm_training(b, x, weight, bias, eps)
+    b.running_statistics[y] = (running_mean, running_var, momentum)
     rstd = inverse_root(b, variance, eps) if used(node, 2) else variance
     new_mean = updated(b, running_mean, mean, momentum)
     new_var = updated(b, running_var, unbiased(b, x, variance), momentum)
