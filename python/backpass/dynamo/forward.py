@@ -226,6 +226,8 @@ def _exported(adapter: Tensors, placeholders: Sequence[torch.fx.Node], examples:
             exported = export_module(adapter, examples, dynamic_shapes=dynamic)
     except Exception as error:  # torch.export raises many things; AOTAutograd may still manage
         raise NotCapturableError(f"it cannot be exported: {type(error).__name__}: {error}") from error
+    if exported.draft or any(o.kind == "condition" for o in exported.outputs):
+        raise NotCapturableError("it decides by the contents of tensors what to compute")
     for spec in exported.inputs:
         if spec.kind == "user":
             fixed = [a for a in varies[int(spec.target)] if isinstance(spec.shape[a], int)]  # type: ignore[arg-type]

@@ -87,6 +87,13 @@ class Checks:
                 "modules as attributes or in an nn.ModuleList, or set requires_grad to False"
             )
             raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
+        if exported.unguarded:
+            text = (
+                f"{type(module).__name__} decides by the contents of tensors what to compute, in a way that a graph "
+                f"cannot check: got {exported.unguarded[0]}, expected comparisons of numbers; compute with tensors "
+                "(torch.where), or round them there"
+            )
+            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def tell(self, text: str) -> None:
         """A warning, once."""

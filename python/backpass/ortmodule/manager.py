@@ -12,6 +12,7 @@ from torch import nn
 
 from backpass import _core
 from backpass.ortmodule import features, io
+from backpass.ortmodule.alternatives import WAYS, Alternatives
 from backpass.ortmodule.cache import ExportCache
 from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed, without_traces
 from backpass.ortmodule.debug import DebugOptions, make_logger
@@ -65,6 +66,7 @@ class Manager:
         self._families: dict[Any, _Family] = {}
         self._known: dict[Any, Variant] = {}
         self._checks = Checks(self.logger)
+        self._decides = False  # by the contents of tensors: known after the first capture
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns for these arguments."""
@@ -81,6 +83,8 @@ class Manager:
                 variant = self._variant(tree, args, kwargs, tensors)
                 feeds = variant.feeds(tree, tensors)
             try:
+                if variant.alternatives is not None:
+                    return variant.alternatives.run(tree, tensors)
                 return variant.run(feeds, tensors)
             except RuntimeError:
                 self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
@@ -169,6 +173,18 @@ class Manager:
             family.dynamic.append(variant)
         else:
             family.static.append(shapes)
+        if variant.decides:
+
+            def capture(tree: ModuleTree, tensors: list[torch.Tensor]) -> Variant:
+                with one_at_a_time:
+                    self._note(made := self._export(tree, arguments, tensors, variant.dynamic, family))
+                return made
+
+            variant.alternatives = Alternatives(variant, capture, type(self.module).__name__)
+        self._note(variant)
+        return variant
+
+    def _note(self, variant: Variant) -> None:
         self.variants.append(variant)
         if len(self.variants) == _MANY_EXPORTS:
             self.logger.warning(
@@ -177,7 +193,6 @@ class Manager:
                 type(self.module).__name__,
                 _MANY_EXPORTS,
             )
-        return variant
 
     def _export(
         self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool, family: _Family
@@ -218,7 +233,13 @@ class Manager:
         examples = tuple(t.detach() for t in tensors)
         with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
             try:
-                exported = export_module(flat, examples, dynamic=dynamic, target_opset=self.options.onnx_opset_version)
+                exported = export_module(
+                    flat,
+                    examples,
+                    dynamic=dynamic,
+                    target_opset=self.options.onnx_opset_version,
+                    draft=self._decides,
+                )
             except (ORTModuleFallbackException, _core.InternalBug):
                 raise
             except _core.Error as error:
@@ -237,9 +258,10 @@ class Manager:
             self._tree = ModuleTree(self.module)
             self._states[self._tree.key] = self._state
         if exported.draft:
+            self._decides = True
             self._checks.tell(
-                f"{type(self.module).__name__} decides by the contents of tensors what to compute; the graph holds "
-                "what it decided when it was captured"
+                f"{type(self.module).__name__} decides by the contents of tensors what to compute: what it decides is "
+                f"checked in every call, and each way that is met is a graph of its own, up to {WAYS} of them"
             )
         if by_chance:
             self._checks.tell(

@@ -21,6 +21,10 @@ from backpass.torch.runtime import EngineGraph
 Shapes = tuple[tuple[int, ...], ...]
 
 
+class OtherDecisionError(Exception):
+    """The module decides by the contents of tensors what to compute, and would have decided otherwise than the graph."""
+
+
 @dataclass
 class Variant:
     """An export and what is needed to run it."""
@@ -35,19 +39,26 @@ class Variant:
     from_cache: bool = False
     build_seconds: float = 0.0
     graphs: dict[tuple[bool, ...], EngineGraph] = field(default_factory=dict)
+    alternatives: Any = None  # where it decides: backpass.ortmodule.alternatives
     _tree: ModuleTree | None = None
     _sources: list[tuple[Slot | None, int]] = field(default_factory=list)
     _written: list[tuple[Slot, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         outputs = enumerate(self.exported.outputs)
-        self._mutated = [(spec.kind, spec.target, i) for i, spec in outputs if spec.kind != "user"]
+        self._mutated = [(s.kind, s.target, i) for i, s in outputs if s.kind not in ("user", "condition")]
+        self._condition = next((i for i, s in enumerate(self.exported.outputs) if s.kind == "condition"), None)
         mutated = {target for kind, target, _ in self._mutated if kind == "buffer_mutation"}
         self._cloned = [
             i for i, s in enumerate(self.exported.inputs) if s.kind in ("parameter", "buffer") and s.target in mutated
         ]
         self._guards = Guards(self.exported.guards)
         self._plain = self.result == io.TENSOR and self.exported.output_template[0].source == "output"
+
+    @property
+    def decides(self) -> bool:
+        """Whether the graph is right for some contents of tensors only; `run` tells."""
+        return self._condition is not None
 
     def fits(self, shapes: Shapes) -> bool:
         """Whether the graph computes what the module does for tensors of these shapes."""
@@ -68,12 +79,15 @@ class Variant:
         return [tensors[place] if slot is None else slot[0][slot[1]] for slot, place in self._sources]
 
     def run(self, feeds: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
-        """Calls the engine; returns what the module would return."""
+        """Calls the engine; returns what the module would return. OtherDecisionError, and nothing done, if that is not
+        known."""
         graph = self._graph(feeds)
         if self._cloned:  # the engine may have to repeat a pass, from what the buffers held before it
             for i in self._cloned:
                 feeds[i] = feeds[i].detach().clone()
         outputs = graph(feeds)
+        if self._condition is not None and not outputs[self._condition]:
+            raise OtherDecisionError
         if self._mutated:
             self._write_back(outputs, tensors)
         if self._plain:
@@ -157,7 +171,7 @@ def _names_read(node: onnx.NodeProto) -> list[str]:
 
 def without_gradients_of_buffers(exported: ExportedModel) -> onnx.ModelProto:
     """The graph in which new values of buffers and inputs are no way for gradients."""
-    names = [spec.name for spec in exported.outputs if spec.kind != "user"]
+    names = [spec.name for spec in exported.outputs if spec.kind not in ("user", "condition")]
     if not names:
         return exported.proto
     model = onnx.ModelProto()

@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass import Unsupported
-from backpass.torch import direct, marks, surroundings
+from backpass.torch import decisions, direct, marks, surroundings
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
@@ -45,11 +45,13 @@ class Captured:
     out_spec: Any
     program: torch.export.ExportedProgram
     draft: bool = False
-    """The branches that depend on data were taken as the example takes them."""
+    """The branches that depend on data were taken as the example takes them, and the graph asserts that."""
     traced_again: bool = False
     """torch made the graph functional, by tracing it a second time."""
     unregistered: list[str] = field(default_factory=list)
     """Parameters that require gradients, but are constants of the graph: names that torch gave to them."""
+    unguarded: list[str] = field(default_factory=list)
+    """Decisions on data that the graph does not assert."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -61,8 +63,12 @@ def capture(
     dynamic: bool = False,
     dynamic_shapes: Any = None,
     dispatcher: Dispatcher | None = None,
+    draft: bool = False,
 ) -> Captured:
-    """Captures a module in the mode it is in; changes nothing about it, nor about torch's random state."""
+    """Captures a module in the mode it is in; changes nothing about it, nor about torch's random state.
+
+    With `draft`, it is known to decide by the contents of tensors what to compute.
+    """
     args, kwargs = _distinct(module, args, kwargs or {})
     if dynamic and dynamic_shapes is None:
         dynamic_shapes = automatic_shapes(module, args, kwargs)
@@ -74,16 +80,19 @@ def capture(
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
         surroundings.tensor_hooks_refused(),
+        surroundings.comparisons_in_parts(),
+        decisions.bounds_asserted(),
         surroundings.foreign_parameters() as unregistered,
         opaque_autograd_functions(),
     ):
-        program, draft = _program(module, args, kwargs, dynamic_shapes)
+        program, draft = _program(module, args, kwargs, dynamic_shapes, draft)
+        decided = decisions.taken(program.graph_module)
         captured_at = time.perf_counter()
         signature = program.graph_signature
         marks.mark_stop_gradient(program.graph_module, _buffers(signature), _wanted(signature, module, (args, kwargs)))
         marks.write_instance_statistics(program.graph_module)
         casting = torch.is_autocast_enabled("cpu")  # torch writes the casts down when it traces a second time
-        mutations = None if draft or casting else _simplified(program)
+        mutations = None if casting else _simplified(program)
         if mutations is None:
             with transparent_autograd_functions():
                 table = training_table(dispatcher or Dispatcher())
@@ -98,6 +107,7 @@ def capture(
         draft,
         mutations is None,
         list(dict.fromkeys(unregistered)),
+        decisions.not_asserted(program.graph_module, decided),
     )
     result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
     return result
@@ -147,16 +157,16 @@ def _distinct(
 
 
 def _program(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, draft: bool
 ) -> tuple[torch.export.ExportedProgram, bool]:
+    """The program, and whether decisions on data are in it. With `draft` that is expected."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    try:
-        return _exported(module, args, kwargs, dynamic_shapes), False
-    except GuardOnDataDependentSymNode:
-        program = torch.export.draft_export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-        marks.drop_asserts(program.graph_module)
-        return program, True
+    if not draft:
+        with contextlib.suppress(GuardOnDataDependentSymNode):
+            return _exported(module, args, kwargs, dynamic_shapes), False
+    with surroundings.real_numbers():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), True
 
 
 def _exported(

@@ -15,6 +15,7 @@ from backpass._core import Unsupported
 from backpass.torch import decompose
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.capture import capture
+from backpass.torch.decisions import ASSERTION, Decisions, only_asserted
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.emit import emit_assertion, emit_aten
 from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
@@ -24,7 +25,6 @@ DEFAULT_OPSET = 23
 
 _IGNORED = {
     "aten::_assert_tensor_metadata.default",
-    "aten::_assert_scalar.default",
     "aten::sym_constrain_range.default",
     "aten::sym_constrain_range_for_size.default",
 }
@@ -41,16 +41,24 @@ class Lowerer:
         self.dispatcher = dispatcher
         self.fallbacks: list[Fallback] = []
         self.assertions: list[Value] = []
+        self.decided: Value | None = None  #: whether the decisions on data that the graph has taken hold
         self._constants = constants
 
     def run(self, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
         """Lowers every node; placeholders are in `env` already. Returns the output node's argument, translated."""
+        decisions, asked = Decisions(self.b, env), only_asserted(graph)
         for node in graph.nodes:
-            if node.op == "call_function":
+            if node.target is ASSERTION:
+                if self.keeps_decisions:
+                    decisions.add(node)
+            elif node in asked:
+                continue
+            elif node.op == "call_function":
                 env[node] = self._call(node, env)
             elif node.op == "get_attr":
                 env[node] = self._attribute(node)
             elif node.op == "output":
+                self.decided = decisions.together()
                 return self._translate(node.args[0], env)
             elif node.op != "placeholder":
                 raise Unsupported(f"[{node.op} '{node.name}'] fx node: got {node.op}, expected a call of an operator")
@@ -107,6 +115,7 @@ class Lowerer:
         return result
 
     may_hand_over = True
+    keeps_decisions = False
 
     def _hand_over(self, node: fx.Node, args: Any, kwargs: Any, reason: str) -> Any:
         name = str(node.target)
@@ -150,6 +159,7 @@ def export_graph(
     target_opset: int | None = None,
     dispatcher: Dispatcher | None = None,
     stop_gradient: bool = True,
+    keep_decisions: bool = False,
     name: str = "graph",
 ) -> ExportedModel:
     """Lowers a functional fx graph of aten operators.
@@ -157,11 +167,14 @@ def export_graph(
     ``inputs``: one spec per placeholder (two of the same name are one ONNX input: tied weights); by default all are
     user tensors or sizes (SymInts become 0-D int64 inputs). ``outputs``: (kind, target) for each result of the graph,
     by default all are the user's. ``stop_gradient=False`` writes Identity for the marks that only Backpass knows.
+    ``keep_decisions``: where the graph is right for some contents of tensors only, its last output, a ``condition``,
+    says whether it was.
     """
     started = time.perf_counter()
     opset = _checked_opset(target_opset)
     builder = GraphBuilder(opset, fixed_opset=target_opset is not None, stop_gradient=stop_gradient)
     lowerer = Lowerer(builder, dispatcher or Dispatcher(), lambda target: decompose.attribute(module, target))
+    lowerer.keeps_decisions = keep_decisions
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     specs = list(inputs) if inputs is not None else _default_inputs(placeholders)
     env, infos, used = _declare_inputs(builder, placeholders, specs)
@@ -171,6 +184,10 @@ def export_graph(
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
     passed = _passed_through(module.graph, [s.name for s in used], env)
     output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
+    if lowerer.decided is not None:
+        held = builder.like(builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])[0], lowerer.decided)
+        output_specs.append(OutputSpec(str(held), "condition", None, torch.bool))
+        output_infos.append(builder.value_info(held, torch.bool, ()))
     exported = ExportedModel(
         proto=builder.model(infos, output_infos, name),
         inputs=used,
@@ -347,15 +364,23 @@ def export_module(
     target_opset: int | None = None,
     dispatcher: Dispatcher | None = None,
     stop_gradient: bool = True,
+    draft: bool = False,
 ) -> ExportedModel:
     """Captures a module on example arguments, in the mode (train or eval) it is in, and lowers it.
 
     ``dynamic``: every extent of every tensor argument may vary, except those the module itself needs fixed;
-    ``dynamic_shapes``: which ones, in torch.export's form. Nothing about the module changes.
+    ``dynamic_shapes``: which ones, in torch.export's form. ``draft``: it is known to decide by the contents of tensors
+    what to compute. Nothing about the module changes.
     """
     dispatcher = dispatcher or Dispatcher()
     captured = capture(
-        module, tuple(args), dict(kwargs or {}), dynamic=dynamic, dynamic_shapes=dynamic_shapes, dispatcher=dispatcher
+        module,
+        tuple(args),
+        dict(kwargs or {}),
+        dynamic=dynamic,
+        dynamic_shapes=dynamic_shapes,
+        dispatcher=dispatcher,
+        draft=draft,
     )
     exported = export_graph(
         captured.graph_module,
@@ -364,6 +389,7 @@ def export_module(
         target_opset=target_opset,
         dispatcher=dispatcher,
         stop_gradient=stop_gradient,
+        keep_decisions=True,
         name=type(module).__name__,
     )
     exported.in_spec, exported.out_spec = captured.in_spec, captured.out_spec
@@ -371,5 +397,6 @@ def export_module(
     plain = [str(s.target) for s in constants if getattr(s.value, "requires_grad", False)]
     exported.without_gradients = plain + captured.unregistered
     exported.guards, exported.draft = list(captured.program._guards_code), captured.draft
+    exported.unguarded = captured.unguarded
     exported.seconds |= captured.seconds
     return exported

@@ -131,13 +131,3 @@ def _write_statistic(graph: fx.Graph, x: fx.Node, buffer: fx.Node, how: Any, mom
     kept = then(aten.mul.Tensor, buffer, 1 - momentum)
     new = then(aten.add.Tensor, kept, moved)
     then(aten.copy_.default, buffer, new)
-
-
-def drop_asserts(module: fx.GraphModule) -> None:
-    """draft_export writes the example's branch decisions down as assertions, which other data may break."""
-    for node in reversed(list(module.graph.nodes)):
-        name = str(node.target)
-        if node.op == "call_function" and ("_assert_scalar" in name or "sym_constrain" in name):
-            module.graph.erase_node(node)
-    module.graph.eliminate_dead_code()
-    module.recompile()

@@ -11,7 +11,7 @@ import torch
 from backpass.torch.builder import GraphBuilder
 
 InputKind = Literal["parameter", "buffer", "user", "symint", "constant", "python"]
-OutputKind = Literal["user", "buffer_mutation", "input_mutation"]
+OutputKind = Literal["user", "buffer_mutation", "input_mutation", "condition"]
 
 
 @dataclass
@@ -34,7 +34,8 @@ class InputSpec:
 @dataclass
 class OutputSpec:
     """One output of the ONNX graph; ``target`` names the buffer that a ``buffer_mutation`` updates, or is the position
-    of the user input that an ``input_mutation`` updates."""
+    of the user input that an ``input_mutation`` updates. Where a ``condition`` (of which there is one at most, the last)
+    is false, the module would not have computed the other outputs: it decides by the contents of tensors."""
 
     name: str
     kind: OutputKind
@@ -86,5 +87,7 @@ class ExportedModel:
     """Constants of the graph that are tensors which require gradients: the module uses, but does not register them."""
     draft: bool = False
     """Branches that depend on data were taken as the example takes them."""
+    unguarded: list[str] = field(default_factory=list)
+    """Decisions on data that no ``condition`` tells of: for other data the graph may be wrong without a word."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time spent: ``capture`` (torch.export), ``decompose``, ``export`` (ours)."""

@@ -11,7 +11,7 @@ import torch
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
     """Another function in place of `owner.name`, for this thread: others get the old one."""
     old, thread = getattr(owner, name), threading.get_ident()
 
@@ -37,7 +37,7 @@ def masks_as_given() -> Iterator[None]:
     mask must not depend on. That they do so is a matter of speed: the mask says the same."""
     from torch.nn.modules import transformer
 
-    with _replaced(transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True):
+    with replaced(transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True):
         yield
 
 
@@ -53,7 +53,7 @@ def inference_mode_as_no_grad() -> Iterator[None]:
         mode._inference_mode_context = torch.no_grad() if mode.mode else torch.enable_grad()  # its __exit__ leaves it
         mode._inference_mode_context.__enter__()
 
-    with _replaced(torch.inference_mode, "__enter__", as_grad_mode):
+    with replaced(torch.inference_mode, "__enter__", as_grad_mode):
         yield
 
 
@@ -69,8 +69,8 @@ def _refused_hook(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 def tensor_hooks_refused() -> Iterator[None]:
     """A capture forgets hooks, which may change gradients."""
     with (
-        _replaced(torch.Tensor, "register_hook", _refused_hook),
-        _replaced(torch.Tensor, "register_post_accumulate_grad_hook", _refused_hook),
+        replaced(torch.Tensor, "register_hook", _refused_hook),
+        replaced(torch.Tensor, "register_post_accumulate_grad_hook", _refused_hook),
     ):
         yield
 
@@ -91,5 +91,53 @@ def foreign_parameters() -> Iterator[list[str]]:
             found.append(str(made.target))
         return made
 
-    with _replaced(PythonKeyTracer, "create_arg", create_arg):
+    with replaced(PythonKeyTracer, "create_arg", create_arg):
         yield found
+
+
+@contextlib.contextmanager
+def real_numbers() -> Iterator[None]:
+    """A capture computes with real numbers beside the trace, which decide where forward asks for one. (This is what
+    torch.export.draft_export does, with a log of it all; but it copies plain tensors only, and computes with whatever
+    is in memory for parameters.)"""
+    from torch._functorch import config
+    from torch._subclasses import fake_utils, meta_utils
+
+    compare = fake_utils._check_fake_real_tensors
+
+    def copied(source: Any) -> Any:
+        return source.detach().clone() if isinstance(source, torch.Tensor) else None
+
+    def copy(target: torch.Tensor, source: Any) -> None:
+        if isinstance(source, torch.Tensor):
+            target.copy_(source.detach())
+
+    def compared(real: torch.Tensor, fake: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if isinstance(fake.storage_offset(), int):  # else it is a row that data choose, and compares with nothing yet
+            compare(real, fake, *args, **kwargs)
+
+    with (
+        config.patch(fake_tensor_propagate_real_tensors=True, generate_fake_kernels_from_real_mismatches=True),
+        replaced(meta_utils, "_safe_copy", copy),
+        replaced(meta_utils, "_safe_clone", copied),
+        replaced(fake_utils, "_check_fake_real_tensors", compared),
+    ):
+        yield
+
+
+def _equal(input: torch.Tensor, other: torch.Tensor) -> bool:
+    return input.shape == other.shape and bool((input == other).all())
+
+
+def _allclose(input: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    return bool(torch.isclose(input, other, *args, **kwargs).all())
+
+
+@contextlib.contextmanager
+def comparisons_in_parts() -> Iterator[None]:
+    """torch.equal and torch.allclose give a bool at once, which a capture refuses; that of a tensor it may ask for."""
+    with contextlib.ExitStack() as stack:
+        for owner in (torch, torch.Tensor):
+            stack.enter_context(replaced(owner, "equal", _equal))
+            stack.enter_context(replaced(owner, "allclose", _allclose))
+        yield

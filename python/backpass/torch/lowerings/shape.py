@@ -70,8 +70,7 @@ def broadcast_to(b: GraphBuilder, node: fx.Node, x: Value, other: Any) -> Value:
 def cat(b: GraphBuilder, node: fx.Node, tensors: Sequence[Value], dim: int = 0) -> Value:
     dtype = meta(node).dtype
     rank = meta(node).dim()
-    # torch lets 1-D tensors without elements join anything
-    parts = [b.cast(t, dtype) for t in tensors if t.rank == rank and not (rank > 1 and t.shape == (0,))]
+    parts = [b.cast(t, dtype) for t in tensors if t.rank == rank]  # torch lets empty 1-D tensors join anything
     if len(parts) == 1:
         return parts[0]
     return b.op("Concat", *parts, axis=axis_of(dim, rank), dtype=dtype)
