@@ -4,6 +4,7 @@
 
 #include "bindings.hpp"
 #include "ops/callback.hpp"
+#include "runtime/unshare.hpp"
 #include "torch_exchange.hpp"
 
 namespace nb = nanobind;
@@ -21,17 +22,23 @@ std::shared_ptr<void> keep(nb::object object) {
 }
 
 nb::list read_tensors(const ComputeContext& c, std::size_t first, std::size_t end) {
+  const bool may_keep = runs_foreign_code(c.node);
   nb::list tensors;
   for (std::size_t i = first; i < end; ++i) {
-    tensors.append(c.has_input(i) ? tensor_to_torch(c.tensor(i)) : nb::none());
+    if (c.has_input(i)) {
+      tensors.append(tensor_to_torch(may_keep ? owned(c.tensor(i)) : c.tensor(i)));
+    } else {
+      tensors.append(nb::none());
+    }
   }
   return tensors;
 }
 
 /// Tensors whose memory the engine will use for something else after the call.
 nb::list find_borrowed(const ComputeContext& c, std::size_t end) {
+  const bool may_keep = runs_foreign_code(c.node);
   nb::list flags;
-  for (std::size_t i = 0; i < end; ++i) flags.append(c.has_input(i) && c.tensor(i).owner() == nullptr);
+  for (std::size_t i = 0; i < end; ++i) flags.append(!may_keep && c.has_input(i) && c.tensor(i).owner() == nullptr);
   return flags;
 }
 

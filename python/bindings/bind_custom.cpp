@@ -81,9 +81,7 @@ AttributeValue attribute_from_python(nb::handle h) {
   return nb::cast<std::vector<std::int64_t>>(h);
 }
 
-/// A function may keep what it is given; memory without an owner is used again after the call.
-Tensor owned(const Tensor& t) { return t.owner() != nullptr || t.dtype() == DType::string ? t : copy_of(t); }
-
+/// A function may keep what it is given.
 nb::list tensors_to_python(std::span<const Tensor> tensors) {
   nb::list list;
   for (const Tensor& t : tensors) list.append(t.dtype() == DType::undefined ? nb::none() : nb::cast(owned(t)));

@@ -5,6 +5,7 @@
 #include "gradient/activity.hpp"
 #include "gradient/reverse.hpp"
 #include "graph/infer.hpp"
+#include "ops/callback.hpp"
 #include "ops/op.hpp"
 #include "ops/yield.hpp"
 
@@ -96,6 +97,10 @@ ReadLater find_read_later(const ModuleGraph& module) {
     const Value* output = seen_by(module.graph->outputs[k]);
     if (read.count(output) != 0) later.outputs.push_back(k);
     if (output->producer != nullptr && context_of(*output->producer) != nullptr) later.kept.push_back(k);
+  }
+  for (std::size_t k = module.user_outputs; k < module.graph->outputs.size(); ++k) {
+    const Node* producer = seen_by(module.graph->outputs[k])->producer;
+    if (producer != nullptr && runs_foreign_code(*producer)) later.gradients.push_back(k - module.user_outputs);
   }
   return later;
 }

@@ -21,9 +21,10 @@ struct ModuleGraph {
 
 /// What the second half finds where the first half, and its caller, have it.
 struct ReadLater {
-  std::vector<std::size_t> inputs;   ///< of the module, whose memory the second half may read
-  std::vector<std::size_t> outputs;  ///< the same
-  std::vector<std::size_t> kept;     ///< outputs whose memory a function of PyTorch may have kept for its gradient
+  std::vector<std::size_t> inputs;     ///< of the module, whose memory the second half may read
+  std::vector<std::size_t> outputs;    ///< the same
+  std::vector<std::size_t> kept;       ///< outputs whose memory a function of PyTorch may have kept for its gradient
+  std::vector<std::size_t> gradients;  ///< after the module's outputs, whose memory foreign code may have kept
 };
 
 /// Views look at the memory of what they are views of, so these are more than the values that nodes read.

@@ -72,6 +72,12 @@ void run_torch_callback(ComputeContext& context) {
   (*callback)(context);
 }
 
+bool runs_foreign_code(const Node& node) {
+  if (node.op == "PythonOp" || node.op == "PythonOpGrad") return true;
+  const bool is_operator = node.op == "ATen" || node.op == "ATenGrad";
+  return is_operator && node.attr_string("operator").find("::") != std::string::npos;
+}
+
 Tensor make_context(std::shared_ptr<void> state) {
   std::int64_t ticket = tickets().add(std::move(state));
   std::shared_ptr<const std::int64_t> owner(new std::int64_t(ticket), [](const std::int64_t* t) {

@@ -20,6 +20,9 @@ inline Tensor copy_of(const Tensor& t) {
   return copy;
 }
 
+/// The tensor for someone who may keep it: itself where its memory has an owner, a copy where that is used again.
+inline Tensor owned(const Tensor& t) { return t.owner() != nullptr || t.dtype() == DType::string ? t : copy_of(t); }
+
 /// Copies what someone else (a feed, a model constant) holds too, so that results can be written to freely.
 inline void unshare(RuntimeValue& v, long holders) {
   if (v.is_tensor() && v.tensor.owner().use_count() != holders) v.tensor = copy_of(v.tensor);

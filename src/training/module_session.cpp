@@ -230,6 +230,8 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   RandomScope scope(pending->random_);
   pending->inputs_ = pending->paused_->inputs();
   std::vector<RuntimeValue> found = variant.executable->resume(std::move(pending->paused_), chosen);
+  // The caller adds to gradients in place.
+  for (std::size_t k : variant.later.gradients) found[k] = copy_of(found[k].tensor);
   std::vector<RuntimeValue> gradients;
   for (int index : variant.module.gradients) {
     gradients.push_back(index < 0 ? RuntimeValue() : std::move(found.at(static_cast<std::size_t>(index))));

@@ -106,7 +106,8 @@ def forward(
 ) -> tuple[Tensors, Context | None]:
     """Runs a node; a context only when ``requires_grad`` says which tensors want gradients.
 
-    Memory of ``borrowed`` tensors belongs to the engine again when the call is over.
+    Memory of ``borrowed`` tensors belongs to the engine again when the call is over. Only aten operators are lent any:
+    torch tells what these keep, nobody tells what other code does.
     """
     start = time.perf_counter()
     try:
@@ -142,8 +143,6 @@ def _forward(
     requires_grad: list[bool] | None,
 ) -> tuple[Tensors, Context | None]:
     run = _run_function if is_function else _run_operator
-    if is_function:  # a user's code may keep what it is given: it never sees memory that is used again
-        tensors = [t.clone() if t is not None and b else t for t, b in zip(tensors, borrowed, strict=True)]
     if requires_grad is None:
         with torch.no_grad():
             return _results(run(target, arguments, tensors, borrowed), tensors), None
@@ -172,8 +171,8 @@ def _backward(context: Context, gradients: Tensors, wanted: list[bool]) -> Tenso
         allow_unreachable=True,
         accumulate_grad=False,
     )
-    for (i, _), gradient in zip(ends, found, strict=True):
-        results[i] = None if gradient is None else _plain(gradient)
+    for (i, _), gradient in zip(ends, _results(found, gradients), strict=True):
+        results[i] = gradient
     return results
 
 
@@ -194,7 +193,7 @@ def _run_operator(target: str, arguments: str, tensors: Tensors, borrowed: list[
 
     def pack(saved: torch.Tensor) -> torch.Tensor:
         kept = saved.detach()
-        return kept.clone() if _address(kept) in lent else kept
+        return kept.clone() if kept.layout is torch.strided and _address(kept) in lent else kept
 
     with saved_tensors_hooks(pack, lambda saved: saved):
         return _tensors_in(operator(*args, **kwargs))
@@ -230,11 +229,14 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous()
 
 
-def _results(outputs: Sequence[torch.Tensor], tensors: Tensors) -> Tensors:
+def _results(outputs: Sequence[torch.Tensor | None], tensors: Tensors) -> Tensors:
     """Outputs as the engine wants them: dense, without a graph, and in memory of their own."""
     taken = {_address(t) for t in tensors if t is not None}
     results: Tensors = []
     for output in outputs:
+        if output is None:
+            results.append(None)
+            continue
         result = _plain(output)
         if _address(result) in taken:
             result = result.clone()

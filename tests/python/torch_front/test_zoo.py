@@ -15,7 +15,7 @@ from backpass.torch import callbacks
 from ortmodule_check import wrap
 from torch import nn
 
-EVERYDAY = {"bert_seqcls", "gpt2", "llama", "resnet", "lstm_tagger"}
+EVERYDAY = {"bert_seqcls", "gpt2", "llama", "mixtral", "resnet", "lstm_tagger"}
 # Of the largest gradient: what is left of float32 after some hundred operators.
 TOLERANCE = 1e-4
 # Operators that the engine leaves to torch.

@@ -256,6 +256,57 @@ VISION: dict[str, Any] = {
     "patch_size": 8, **NO_DROPOUT,
 }  # fmt: skip
 
+# With the library's own choice of how experts are computed.
+EXPERTS: dict[str, Callable[[], Made]] = {
+    "mixtral": decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": decoder(
+        "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24
+    ),
+    "qwen3_moe": decoder("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8),
+    "deepseek_v3": decoder(
+        "DeepseekV3",
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        moe_intermediate_size=16,
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+    ),
+    "gpt_oss": decoder("GptOss", num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=8),
+    "olmoe": decoder("Olmoe", num_experts=4, num_experts_per_tok=2),
+    "jamba": decoder(
+        "Jamba",
+        num_experts=4,
+        num_experts_per_tok=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        mamba_d_state=8,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    ),
+    "qwen3_next": decoder(
+        "Qwen3Next",
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=24,
+        head_dim=8,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+}
+
 FAMILIES: dict[str, Callable[[], Made]] = {
     "bert_mlm": encoder("Bert"),
     "bert_seqcls": encoder("Bert", "ForSequenceClassification"),
@@ -290,7 +341,7 @@ FAMILIES: dict[str, Callable[[], Made]] = {
     "gemma2": decoder("Gemma2", head_dim=8, sliding_window=8),
     "phi3": decoder("Phi3", resid_pdrop=0.0, embd_pdrop=0.0),
     "olmo2": decoder("Olmo2"),
-    "mixtral": decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm"),
+    **EXPERTS,
     "mamba": mamba,
     "t5": t5,
     "bart": bart,
