@@ -124,6 +124,7 @@ class ForwardGraph:
         self._written = [
             (k, self._place(exported, o, tensors, state)) for k, o in enumerate(exported.outputs) if o.kind != "user"
         ]
+        self._overwritten = [i for i, feed in enumerate(self._feeds) if self._is_written(*feed)]
         examples = [example_inputs[i] if held is None else held for i, held in self._feeds]
         wanted = [s.name for s, e in zip(exported.inputs, examples, strict=True) if _is_wanted(e)]
         report.kind = "training" if wanted and torch.is_grad_enabled() else "inference"
@@ -139,6 +140,10 @@ class ForwardGraph:
     def _place(exported: ExportedModel, output: Any, tensors: Sequence[int], state: dict[str, torch.Tensor]) -> Any:
         """Where a changed value goes: a position among the arguments, or a tensor the graph holds."""
         return tensors[output.target] if output.kind == "input_mutation" else state[output.target]
+
+    def _is_written(self, place: int, held: torch.Tensor | None) -> bool:
+        targets = (target for _, target in self._written)
+        return any(t is held if held is not None else isinstance(t, int) and t == place for t in targets)
 
     def _check_writes(self, examples: Sequence[torch.Tensor]) -> None:
         written = {place for _, place in self._written if isinstance(place, int)}
@@ -171,6 +176,9 @@ class ForwardGraph:
         self._report.calls += 1
         wanted = Baseline(self._baseline, _copied(arguments)) if self._baseline is not None else None
         feeds = [as_feed(arguments[i]) if held is None else held for i, held in self._feeds]
+        if self._report.kind == "training":  # the engine may have to repeat the pass, from what was there before it
+            for i in self._overwritten:
+                feeds[i] = feeds[i].detach().clone()
         outputs = self._graph(feeds)
         if self._written:
             with torch.no_grad():

@@ -48,10 +48,8 @@ class Variant:
         outputs = enumerate(self.exported.outputs)
         self._mutated = [(s.kind, s.target, i) for i, s in outputs if s.kind not in ("user", "condition")]
         self._condition = next((i for i, s in enumerate(self.exported.outputs) if s.kind == "condition"), None)
-        mutated = {target for kind, target, _ in self._mutated if kind == "buffer_mutation"}
-        self._cloned = [
-            i for i, s in enumerate(self.exported.inputs) if s.kind in ("parameter", "buffer") and s.target in mutated
-        ]
+        mutated = {target for _, target, _ in self._mutated}  # names of buffers, positions of arguments
+        self._cloned = [i for i, spec in enumerate(self.exported.inputs) if spec.target in mutated]
         self._guards = Guards(self.exported.guards)
         self._plain = self.result == io.TENSOR and self.exported.output_template[0].source == "output"
 
@@ -82,7 +80,7 @@ class Variant:
         """Calls the engine; returns what the module would return. OtherDecisionError, and nothing done, if that is not
         known."""
         graph = self._graph(feeds)
-        if self._cloned:  # the engine may have to repeat a pass, from what the buffers held before it
+        if self._cloned:  # the engine may have to repeat a pass, from what was there before it
             for i in self._cloned:
                 feeds[i] = feeds[i].detach().clone()
         outputs = graph(feeds)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -137,3 +140,94 @@ def test_sparse_gradients_are_dense_and_said_so(
     assert found.layout == torch.strided
     torch.testing.assert_close(found, table.weight.grad.to_dense())
     assert caplog.text.count("its gradient is dense here") == 1
+
+
+class Counting(torch.nn.Module):
+    """Changes buffers in place, each in another way, between what is differentiated."""
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), *layers)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = self.layers(x)
+        self.calls.add_(1)
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(y.mean((0, 2, 3)), alpha=0.1)
+        return y, torch.tanh(y * 2), y.detach().amax()
+
+
+CHANGING = {
+    "batch norm": lambda: Counting(torch.nn.BatchNorm2d(4)),
+    "batch norm without momentum": lambda: Counting(torch.nn.BatchNorm2d(4, momentum=None)),
+    "instance norm": lambda: Counting(torch.nn.InstanceNorm2d(4, affine=True, track_running_stats=True)),
+    "own buffers": lambda: Counting(),
+    "spectral norm": lambda: Counting(torch.nn.utils.parametrizations.spectral_norm(torch.nn.Conv2d(4, 4, 1))),
+}
+
+
+def _one_of_two(y: torch.Tensor, z: torch.Tensor) -> None:
+    z.sin().sum().backward()
+
+
+def _the_other_of_two(y: torch.Tensor, z: torch.Tensor) -> None:
+    (y**2).sum().backward()
+
+
+def _one_after_the_other(y: torch.Tensor, z: torch.Tensor) -> None:
+    (y**2).sum().backward(retain_graph=True)
+    z.sin().sum().backward()
+
+
+def _twice(y: torch.Tensor, z: torch.Tensor) -> None:
+    loss = (y**2).sum() + z.sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+BACKWARD = [_one_of_two, _the_other_of_two, _one_after_the_other, _twice]
+
+
+@pytest.mark.parametrize(
+    ("kind", "backward"), [*(("batch norm", b) for b in BACKWARD), *((k, _one_after_the_other) for k in CHANGING)]
+)
+def test_buffers_changed_in_place_allow_any_backward_pass(kind: str, backward: Any) -> None:
+    """Where gradients arrive for other results than expected the pass is repeated, from the buffers' old values."""
+    eager = CHANGING[kind]()
+    net = copy.deepcopy(eager)
+    backend, record = make_aot_ort(mode="auto")
+    compiled = torch.compile(net, backend=backend)
+    for _ in range(2):
+        x = torch.randn(3, 2, 6, 5)
+        for call in (compiled, eager):
+            y, z, _ = call(x)
+            backward(y, z)
+    for (name, got), wanted in zip(net.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
+    for (name, got), wanted in zip(net.named_buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+    captured = kind != "spectral norm"  # which gives out the buffer that it changes
+    assert {g.kind for g in record.graphs} == ({"training"} if captured else {"forward", "backward"})
+    assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_argument_changed_in_place_allows_any_backward_pass(mode: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(x @ w)
+        z = (x * state.exp()) @ w
+        state.add_(1)
+        return y, z
+
+    results = []
+    for call in (fn, torch.compile(fn, backend=make_aot_ort(mode=mode)[0])):
+        w, state = torch.eye(4).requires_grad_(), torch.arange(4.0) / 4
+        for step in range(2):
+            y, z = call(torch.arange(12.0).reshape(3, 4) / 9 + step, w, state)
+            z.sum().backward(retain_graph=True)
+            y.sum().backward()
+        results.append((w.grad, state))
+    for wanted, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted)
