@@ -1,7 +1,7 @@
 """Backpass reads, differentiates, plans and runs ONNX models on CPUs."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
 from backpass._core import CancelFlag, Cancelled, Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
@@ -10,6 +10,9 @@ from backpass.custom import register_gradient, register_operator
 from backpass.gradient import grad
 from backpass.profile import Profile
 from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOptions, check
+
+if TYPE_CHECKING:
+    from backpass.ortmodule import ORTModule as ORTModule
 
 __all__ = [
     "CancelFlag",
@@ -41,3 +44,7 @@ def __getattr__(name: str) -> Any:
     if name == "ortmodule":
         return importlib.import_module("backpass.ortmodule")
     raise AttributeError(f"module 'backpass' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "ORTModule", "ortmodule"})

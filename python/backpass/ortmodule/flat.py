@@ -57,7 +57,7 @@ class _Call:
 def share_members(wrapper: nn.Module, module: nn.Module) -> None:
     """Gives `wrapper` the very tables in which `module` keeps parameters, buffers and submodules."""
     for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-        vars(wrapper)[table] = vars(module)[table]
+        vars(wrapper)[table] = getattr(module, table)
 
 
 def _named(function: Any, names: Sequence[str]) -> Any:

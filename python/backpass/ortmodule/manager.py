@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,15 +79,14 @@ class Manager:
             with one_at_a_time:  # while another thread traces, modules are not what they seem
                 if torch.compiler.is_compiling():
                     return self.module(*args, **kwargs)
-                tree = self._look()
-                if self._is_lazy(tree):
-                    return self.module(*args, **kwargs)
-                variant = self._variant(tree, args, kwargs, tensors)
+                with self._refusing():
+                    tree = self._look()
+                    if self._is_lazy(tree):
+                        return self.module(*args, **kwargs)
+                    variant = self._variant(tree, args, kwargs, tensors)
                 feeds = variant.feeds(tree, tensors)
             try:
-                if variant.alternatives is not None:
-                    return variant.alternatives.run(tree, tensors)
-                return variant.run(feeds, tensors)
+                return self._answer(variant, tree, feeds, tensors)
             except RuntimeError:
                 self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
                 if not tree.retyped():
@@ -98,6 +99,33 @@ class Manager:
         result = self.module(*args, **kwargs)  # where it raises, too, the call was wrong, and the next one may be right
         self.fallback.take_over(refused)
         return result
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """A module that cannot even be looked at (torch.jit) is one that cannot be captured."""
+        try:
+            yield
+        except (ORTModuleFallbackException, _core.InternalBug):
+            raise
+        except Exception as error:
+            text = f"{type(self.module).__name__} cannot be captured: {type(error).__name__}: {error}"
+            raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+
+    def _answer(
+        self, variant: Variant, tree: ModuleTree, feeds: list[torch.Tensor], tensors: list[torch.Tensor]
+    ) -> Any:
+        try:
+            if variant.alternatives is not None:
+                return variant.alternatives.run(tree, tensors)
+            return variant.run(feeds, tensors)
+        except ORTModuleFallbackException:
+            raise
+        except Exception as error:
+            if not variant.exported.python_ops or self.fallback.policy.is_disabled() or tree.retyped():
+                raise
+            # A function of the user's may depend on what is no argument of it; if torch can run it, torch does.
+            text = f"a function that {type(self.module).__name__} calls: {type(error).__name__}: {error}"
+            raise wrap_exception(ORTModuleTorchModelException, error, text) from error
 
     def _is_lazy(self, tree: ModuleTree) -> bool:
         """Whether parameters get their shapes by the first call, which torch makes then."""
@@ -310,7 +338,10 @@ class Manager:
 def _parameter_names(module: nn.Module) -> tuple[list[str], str, set[str]]:
     """Parameters of ``forward`` that can be given by position, the name of those that follow, all that have a name."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # compiled
+        return [], "args", set()
     rest = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
     named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
     return [p.name for p in parameters if p.kind in kinds], rest[0] if rest else "args", named

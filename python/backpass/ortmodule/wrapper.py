@@ -14,7 +14,7 @@ from torch import nn
 
 from backpass.ortmodule import features
 from backpass.ortmodule.debug import DebugOptions
-from backpass.ortmodule.fallback import ORTModuleTorchModelException, wrap_exception
+from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTorchModelException, wrap_exception
 from backpass.ortmodule.flat import share_members
 from backpass.ortmodule.manager import Manager
 from backpass.ortmodule.options import RuntimeOptions
@@ -30,7 +30,7 @@ _STATE_HOOKS = (
 # Names by which a method asks for the class of its object.
 _CLASS_QUESTIONS = {"type", "isinstance", "issubclass", "__class__"}
 # Kept by the wrapper itself; every other attribute is the module's.
-_OWN = {"_original", "_manager", "_debug_options", "_given_options", *vars(nn.Module())}
+_OWN = {"_original", "_manager", "_debug_options", "_given_options", "forward", *vars(nn.Module())}
 
 
 class ORTModule(nn.Module):
@@ -58,19 +58,25 @@ class ORTModule(nn.Module):
         *,
         options: RuntimeOptions | None = None,
     ) -> None:
-        _check(module)
+        refused = _refused(module)
         super().__init__()
         vars(self)["_original"] = module
         vars(self)["_debug_options"] = debug_options or DebugOptions()
         vars(self)["_given_options"] = options
         self._start()
+        if refused is not None:
+            self._manager.fallback.check(refused)
+            self._manager.fallback.retry = False
+            self._manager.fallback.take_over(refused)
 
     def _start(self) -> None:
         """Takes the original's tables for its own and begins without exports."""
         share_members(self, self._original)
-        vars(self).update({table: vars(self._original)[table] for table in _STATE_HOOKS})
+        vars(self).update({table: getattr(self._original, table) for table in _STATE_HOOKS})
         vars(self)["training"] = self._original.training
         vars(self)["_manager"] = Manager(self._original, self._debug_options, self._given_options)
+        if type(self).forward is ORTModule.forward:
+            vars(self)["forward"] = types.MethodType(_with_signature(self._original), self)
         for name in _collisions(type(self._original)):
             self._manager.logger.warning(
                 "%s.%s is hidden by ORTModule.%s; reach it through .module", type(self._original).__name__, name, name
@@ -79,10 +85,9 @@ class ORTModule(nn.Module):
     # ---- running
     __call__: Callable[..., Any] = nn.Module.__call__  # nn.Module's is another while any thread traces
 
-    @property
-    def forward(self) -> Callable[..., Any]:  # type: ignore[override]
-        """The accelerated forward, with the signature of the module's."""
-        return _Forward(self)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The accelerated forward; that of an object has the signature of its module's."""
+        return vars(self)["_manager"].run(args, kwargs)
 
     def explain(self) -> str:
         """What was exported, what torch still runs and its share of the time, what was rewritten."""
@@ -205,7 +210,7 @@ class ORTModule(nn.Module):
 
     # ---- copies know the module and the options; they export for themselves
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("_manager", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", *_STATE_HOOKS)
+        shared = ("_manager", "forward", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", *_STATE_HOOKS)
         return {name: value for name, value in vars(self).items() if name not in shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -214,26 +219,29 @@ class ORTModule(nn.Module):
         self._start()
 
 
-class _Forward:
-    """What ``forward`` of an ORTModule is."""
+def _with_signature(module: nn.Module) -> Any:
+    """`ORTModule.forward` as a function that shows the parameters of the module's own."""
+
+    @functools.wraps(module.forward)
+    def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+        return vars(self)["_manager"].run(args, kwargs)
+
+    with contextlib.suppress(TypeError, ValueError):  # what is compiled has none
+        me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        own = inspect.signature(module.forward)
+        forward.__signature__ = own.replace(parameters=[me, *own.parameters.values()])  # type: ignore[attr-defined]
+    return forward
+
+
+class _Redirect:
+    """What ``forward`` of the original is while one of its methods runs."""
 
     def __init__(self, wrapper: ORTModule) -> None:
         self._wrapper = wrapper
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return vars(self._wrapper)["_manager"].run(args, kwargs)
-
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(type(self._wrapper._original).forward.__get__(self._wrapper._original))
-
-    @property
-    def __doc__(self) -> str | None:  # type: ignore[override]
-        return self._wrapper._original.forward.__doc__
-
-
-class _Redirect(_Forward):
-    """What ``forward`` of the original is while one of its methods runs."""
+        return inspect.signature(self._wrapper.forward)
 
     own: Any = None  #: what was there before; None for the class's
     is_over = False
@@ -241,7 +249,7 @@ class _Redirect(_Forward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.step_aside()  # a capture calls the original's own
         try:
-            return super().__call__(*args, **kwargs)
+            return vars(self._wrapper)["_manager"].run(args, kwargs)
         finally:
             if not self.is_over:
                 vars(self._wrapper._original)["forward"] = self
@@ -260,18 +268,23 @@ def _asks_for_class(code: types.CodeType) -> bool:
     return any(_asks_for_class(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
-def _check(module: Any) -> None:
+def _refused(module: Any) -> ORTModuleFallbackException | None:
+    """Why torch has to run this module, where the policy lets it. Raises where nobody can."""
     if isinstance(module, nn.parallel.DataParallel):
         problem = "got a DataParallel, expected the module inside of it"
-    elif isinstance(module, ORTModule):
-        problem = "got an ORTModule, which needs no other around it"
-    elif not isinstance(module, nn.Module):
-        problem = f"got {type(module).__name__}, expected a torch.nn.Module"
     elif isinstance(module, torch.jit.ScriptModule):
         problem = "got a ScriptModule, expected the module it was made of"
+    elif isinstance(module, ORTModule):
+        raise _unusable("got an ORTModule, which needs no other around it")
+    elif not isinstance(module, nn.Module):
+        raise _unusable(f"got {type(module).__name__}, expected a torch.nn.Module")
     else:
-        return
-    raise wrap_exception(ORTModuleTorchModelException, TypeError(f"ORTModule(module): {problem}"))
+        return None
+    return _unusable(problem)
+
+
+def _unusable(problem: str) -> ORTModuleFallbackException:
+    return wrap_exception(ORTModuleTorchModelException, TypeError(f"ORTModule(module): {problem}"))
 
 
 def _collisions(kind: type[nn.Module]) -> list[str]:
