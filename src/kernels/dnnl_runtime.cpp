@@ -91,26 +91,28 @@ std::int64_t block_along(const dnnl::memory::desc& desc, std::size_t axis) {
 
 Relayout::Relayout(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
   constexpr std::int64_t kWorthCutting = std::int64_t{1} << 15;
-  dnnl::memory::dims dims = from.get_dims();
-  dnnl::memory::dims none(dims.size(), 0);
-  bool large = element_count(dims) >= kWorthCutting;
-  for (std::size_t axis = 0; axis < 2 && large && parts_ == 1; ++axis) {
-    std::int64_t unit = std::max(block_along(from, axis), block_along(to, axis));
-    if (block_along(from, axis) == 0 || block_along(to, axis) == 0) break;
-    for (std::int64_t parts : {8, 4, 2}) {
-      if (dims[axis] % (parts * unit) != 0) continue;
-      parts_ = parts;
-      dims[axis] /= parts;
-      from_step_ = dims[axis] / block_along(from, axis) * from.get_strides()[axis];
-      to_step_ = dims[axis] / block_along(to, axis) * to.get_strides()[axis];
-      break;
-    }
+  constexpr std::int64_t kMostParts = 16;
+  const dnnl::memory::dims none(from.get_dims().size(), 0);
+  bool large = element_count(from.get_dims()) >= kWorthCutting;
+  for (std::size_t axis = 0; axis < 2 && large && !reorder_; ++axis) {
+    const std::int64_t from_block = block_along(from, axis);
+    const std::int64_t to_block = block_along(to, axis);
+    if (from_block == 0 || to_block == 0) break;
+    dnnl::memory::dims dims = from.get_dims();
+    const std::int64_t blocks = dims[axis] / std::max(from_block, to_block);
+    std::int64_t parts = std::min(kMostParts, blocks);
+    while (parts > 1 && (blocks % parts != 0 || dims[axis] % std::max(from_block, to_block) != 0)) --parts;
+    if (parts <= 1) continue;
+    dims[axis] /= parts;
+    // oneDNN 3.2 does not always fill parts of a blocked layout that have gaps between them.
+    dnnl::memory::desc part = to.submemory_desc(dims, none);
+    if (part.get_size() * static_cast<std::size_t>(parts) != to.get_size()) continue;
+    parts_ = parts;
+    from_step_ = dims[axis] / from_block * from.get_strides()[axis];
+    to_step_ = dims[axis] / to_block * to.get_strides()[axis];
+    reorder_ = solo_reorder(from.submemory_desc(dims, none), part);
   }
-  if (parts_ == 1) {
-    reorder_ = solo_reorder(from, to);
-  } else {
-    reorder_ = solo_reorder(from.submemory_desc(dims, none), to.submemory_desc(dims, none));
-  }
+  if (!reorder_) reorder_ = solo_reorder(from, to);
 }
 
 void Relayout::run(const void* from, void* to) const {
