@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import enum
 import logging
+import pathlib
+import sysconfig
 import traceback
+
+import torch
+
+import backpass
 
 
 class FallbackPolicy(enum.IntFlag):
@@ -104,10 +110,22 @@ class FallbackManager:
     def take_over(self, error: ORTModuleFallbackException) -> None:
         """PyTorch runs the module from here on, which is said once."""
         if self.reason is None:
-            cause = error.__cause__ or error
-            trace = "".join(traceback.format_exception(cause, chain=False)).rstrip()
             until = "for this call" if self.retry else "from here on"
-            self._logger.warning(
-                "PyTorch runs the module %s, without Backpass: %s: %s\n%s", until, type(error).__name__, error, trace
-            )
+            self._logger.warning("PyTorch runs the module %s, without Backpass: %s", until, _told(error))
+            self._logger.info("%s", "".join(traceback.format_exception(error.__cause__ or error)).rstrip())
         self.reason = error
+
+
+_LINES, _COLUMNS = 3, 200
+_OUTSIDE = (sysconfig.get_path("stdlib"), *(str(pathlib.Path(p).parent) for p in (torch.__file__, backpass.__file__)))
+
+
+def _told(error: ORTModuleFallbackException) -> str:
+    """What went wrong and where in the user's code, in five lines at most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    shown = [line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..." for line in lines[:_LINES]]
+    text = "\n  ".join([f"{type(error).__name__}: {shown[0] if shown else ''}", *shown[1:]])
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    own = [f for f in frames if not f.filename.startswith(("<", *_OUTSIDE))]
+    place = f"at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}; " if own else ""
+    return f"{text}\n  {place}the traceback is logged at level INFO"

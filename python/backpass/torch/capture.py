@@ -28,6 +28,7 @@ from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
 from backpass.torch.opaque import opaque_autograd_functions, transparent_autograd_functions
 from backpass.torch.table import training_table
+from backpass.torch.taught import taught
 
 one_at_a_time = threading.RLock()
 """Held while tracing: torch's modes, flags and warnings, what becomes of modules that are called, and the streams that
@@ -84,6 +85,7 @@ def capture(
         decisions.bounds_asserted(),
         surroundings.foreign_parameters() as unregistered,
         opaque_autograd_functions(),
+        taught(),
     ):
         program, draft = _program(module, args, kwargs, dynamic_shapes, draft)
         decided = decisions.taken(program.graph_module)

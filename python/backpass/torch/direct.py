@@ -66,7 +66,8 @@ def _without_mutation(graph: fx.Graph, buffers: set[str]) -> Mutations:
         if node.op != "call_function" or node.target is operator.getitem:
             continue
         if not isinstance(node.target, torch._ops.OpOverload):
-            if isinstance(node.target, torch._ops.HigherOrderOperator):
+            transforms = getattr(node.target, "__module__", "").startswith("torch._functorch")  # torch.func
+            if transforms or isinstance(node.target, torch._ops.HigherOrderOperator):
                 raise _LeaveItError
             continue
         if node.target is _aten.batch_norm.default and node.args[5] and node.args[3] is not None:

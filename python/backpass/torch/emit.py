@@ -122,7 +122,7 @@ def _emit(
     metas: Sequence[torch.Tensor],
     **attributes: Any,
 ) -> list[Any]:
-    extents = [None if _depends_on_data(m) else b.sizes(list(m.shape)) for m in metas]
+    extents = [None if _unknown(m) else b.sizes(list(m.shape)) for m in metas]
     made = b.op(
         op,
         *inputs,
@@ -134,10 +134,21 @@ def _emit(
         **attributes,
     )
     names = [made] if isinstance(made, str) else made
-    return [Value(str(n), m.dtype, tuple(m.shape)) for n, m in zip(names, metas, strict=True)]
+    told = [_with_rank(b, str(n), m) for n, m in zip(names, metas, strict=True)]
+    return [Value(n, m.dtype, tuple(m.shape)) for n, m in zip(told, metas, strict=True)]
 
 
-def _depends_on_data(meta: torch.Tensor) -> bool:
+def _unknown(meta: torch.Tensor) -> list[int]:
+    """Axes whose extents depend on data."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    return bool(free_unbacked_symbols(list(meta.shape)))
+    return [i for i, extent in enumerate(meta.shape) if free_unbacked_symbols(extent)]
+
+
+def _with_rank(b: GraphBuilder, name: str, meta: torch.Tensor) -> str:
+    """The same tensor with a rank that the engine knows, which gradients need, and all extents but one."""
+    unknown = _unknown(meta)
+    if len(unknown) != 1:
+        return name
+    extents = [-1 if i in unknown else extent for i, extent in enumerate(meta.shape)]
+    return str(b.op("Reshape", name, b.sizes(extents)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -354,6 +355,17 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, torch.SymFloat) else value
 
 
+@functools.cache
+def _differentiable() -> Dispatcher:
+    """Lowerings for graphs that the engine differentiates: gradients of operators, which torch.func leaves in forward,
+    are written out, for the operators that compute them have no derivatives of their own."""
+    dispatcher = Dispatcher()
+    for name in dispatcher.names():
+        if "_backward" in name:
+            dispatcher.remove(name)
+    return dispatcher
+
+
 def export_module(
     module: torch.nn.Module,
     args: Sequence[Any] = (),
@@ -372,7 +384,7 @@ def export_module(
     ``dynamic_shapes``: which ones, in torch.export's form. ``draft``: it is known to decide by the contents of tensors
     what to compute. Nothing about the module changes.
     """
-    dispatcher = dispatcher or Dispatcher()
+    dispatcher = dispatcher or _differentiable()
     captured = capture(
         module,
         tuple(args),

@@ -120,7 +120,7 @@ def intercept(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``Function.apply`` does in the meantime."""
     if getattr(here, "on", False) and cls is CheckpointFunction:
         return _checkpointed(*args)
-    if not getattr(here, "on", False) or cls.__module__.split(".")[0] in ("torch", "functorch"):
+    if not getattr(here, "on", False) or _is_torchs(cls):
         return original_apply(cls, *args, **kwargs)
     if has_setup_context(cls):
         args, kwargs = _with_defaults(cls, args, kwargs)
@@ -142,6 +142,13 @@ def intercept(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     arguments = encode(args, kwargs, slot)
     results = torch.ops.backpass.python_op(tensors, sizes, func, arguments)
     return _finish(signature_of(func, arguments), results, tensors)
+
+
+def _is_torchs(cls: type) -> bool:
+    """Whether torch is looked through: its functions for distributions have derivatives of their own."""
+    return cls.__module__.split(".")[0] in ("torch", "functorch") and not cls.__module__.startswith(
+        "torch.distributions"
+    )
 
 
 def _checkpointed(run: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:

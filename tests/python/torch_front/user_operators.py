@@ -1,5 +1,5 @@
 """Random modules whose operators are users' own: custom operators and autograd functions that keep what they see in all
-way there is, between operators of the engine that use memory again.
+ways there are, between operators of the engine that use memory again.
 
 What an operator keeps must be as it was when it is looked at: its gradients show that, and its `held` list.
 """
