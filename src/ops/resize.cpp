@@ -140,6 +140,7 @@ Shape sized(InferContext& c, Shape shape, const std::vector<std::size_t>& axes) 
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(kX));
   const ResampleOptions options = options_of(c.node);
+  choose(c.node, "keep_aspect_ratio_policy", kPolicies);  // said now, even where it does not matter
   if (options.mode != ResampleMode::nearest && !types::numbers.has(c.dtype(kX)))
     fail<Unsupported>(c.node.label(), " mode ", c.node.attr_string("mode", ""), " for ", name_of(c.dtype(kX)),
                       ": expected a number type");

@@ -34,6 +34,7 @@ TAKEN_ON_PURPOSE = {
     r"Field 'type' of 'value_info' is required": "an output without a type, which inference finds out",
     r"not in allowed output sizes": "some of BatchNormalization's statistics, which until opset 9 were all or none",
     r"GroupNormalization is deprecated": "the first form of an operator, withdrawn later: files of its time have it",
+    r"should be 1 when Training_mode": "running statistics as they were, which ONNX Runtime's eval models ask for",
     r"topologically sorted": "nodes in any order: they are sorted",
     r"existing shape differ|dimension .* differ|[Ii]nferred shape|[Ii]ncompatible dimensions|shape.* differ|rank":
         "declared extents that are stale: exporters leave them behind, onnxruntime warns and runs",
@@ -41,7 +42,7 @@ TAKEN_ON_PURPOSE = {
 
 
 # Problems of a node's form. Contents (an axis that is too large) may be refused where others wait until they run.
-ABOUT_FORM = r"attribute '|number of (in|out)puts|opset of the model|the declared"
+ABOUT_FORM = r"attribute '\w+': (not one of|got (none|an? |ints|floats|strings))|number of (in|out)puts|opset of the model|the declared"
 
 
 # ---- Changes. Each edits the model and returns what it did, or "" when there was nothing to change.
