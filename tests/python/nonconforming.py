@@ -42,7 +42,10 @@ TAKEN_ON_PURPOSE = {
 
 
 # Problems of a node's form. Contents (an axis that is too large) may be refused where others wait until they run.
-ABOUT_FORM = r"attribute '\w+': (not one of|got (none|an? |ints|floats|strings))|number of (in|out)puts|opset of the model|the declared"
+ABOUT_FORM = (
+    r"attribute '\w+': (not one of|got (none|an? |ints|floats|strings))|number of (in|out)puts|opset of the model|the "
+    r"declared"
+)
 
 
 # ---- Changes. Each edits the model and returns what it did, or "" when there was nothing to change.

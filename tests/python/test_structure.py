@@ -76,7 +76,7 @@ def test_attention_of_nothing_is_zero_not_nan() -> None:
 
 def test_branches_of_different_rank() -> None:
     run = session(
-        """g (bool c, float[n] x) => (float[m] s)
+        """g (bool c, float[n] x) => (int64[m] s)
         { y = If(c) <then_branch = t () => (a) { a = Identity(x) },
                      else_branch = e () => (b) { axes = Constant<value = int64[1] {0}>() b = Unsqueeze(x, axes) }>
           s = Shape(y) }"""
