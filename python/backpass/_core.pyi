@@ -18,6 +18,9 @@ class InvalidInput(Error):
 class Unsupported(Error):
     pass
 
+class Cancelled(Error):
+    pass
+
 class InternalBug(Error):
     pass
 
@@ -58,6 +61,19 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple: ...
 
+class CancelFlag:
+    """
+    Stops calls of the sessions that have it among their options: they raise Cancelled. Any thread may set it; it stays set until it is cleared.
+    """
+
+    def __init__(self) -> None: ...
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
 class SessionOptions:
     """How a session runs; every default is automatic."""
 
@@ -92,6 +108,20 @@ class SessionOptions:
 
     @binding_cache.setter
     def binding_cache(self, arg: int, /) -> None: ...
+
+    @property
+    def time_limit(self) -> float:
+        """seconds that one call may take; 0: no limit"""
+
+    @time_limit.setter
+    def time_limit(self, arg: float, /) -> None: ...
+
+    @property
+    def cancel(self) -> CancelFlag:
+        """a CancelFlag that stops calls, or None"""
+
+    @cancel.setter
+    def cancel(self, arg: CancelFlag | None, /) -> None: ...
 
 class ValueInfo:
     """Name and type of an input or output."""

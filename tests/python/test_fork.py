@@ -56,7 +56,10 @@ START = """
 
 def run(script: str, threads: int = 2) -> None:
     text = textwrap.dedent(START.format(threads=threads)) + textwrap.dedent(script)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    }
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", text],
         stderr=subprocess.PIPE,

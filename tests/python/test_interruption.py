@@ -187,7 +187,10 @@ def interrupted(script: str, tmp_path: Path) -> str:
     afterwards."""
     file = tmp_path / "script.py"
     file.write_text(textwrap.dedent(script))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    }
     process = subprocess.Popen([sys.executable, file], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -197,7 +200,8 @@ def interrupted(script: str, tmp_path: Path) -> str:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "heard\n"
         assert time.monotonic() - pressed < HEARD + SLACK
-        rest, _ = process.communicate(timeout=60)
+        rest = process.stdout.read()
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
