@@ -232,15 +232,17 @@ def check_cancel(c: Library, folder: Path) -> None:
     options = SessionOptions(cancel=flag)
     path = os.fsencode(folder / "loop.onnx")
     session = c.get("create_session", ctypes.c_void_p, path, ctypes.byref(options))
-    x = c.tensor(np.ones(4, np.float32))
+    count, x = np.array(long_runs.FOREVER), np.ones(4, np.float32)  # whose memory the tensors use
+    inputs = [c.tensor(count), c.tensor(x)]
     timer = threading.Timer(0.1, lambda: c.set_cancel_flag(flag, 1))
     timer.start()
     with pytest.raises(RuntimeError, match=r"^4: \[\w+ '.*'\] cancelled: its cancel flag is set"):
-        c.run_with("run", session, [c.tensor(np.array(long_runs.FOREVER)), x], 1)
+        c.run_with("run", session, inputs, 1)
     timer.join()
     c.set_cancel_flag(flag, 0)
     c.release_cancel_flag(flag)  # the session keeps what it needs
-    (y,) = c.run_with("run", session, [c.tensor(np.array(2)), x], 1)
+    count[...] = 2
+    (y,) = c.run_with("run", session, inputs, 1)
     np.testing.assert_array_equal(c.array(y), np.full(4, 3, np.float32))
     c.release_session(session)
 
@@ -250,7 +252,8 @@ def test_a_time_limit(folder: Path) -> None:
     (folder / "loop.onnx").write_bytes(long_runs.model(long_runs.LOOP))
     path = os.fsencode(folder / "loop.onnx")
     limited = c.get("create_session", ctypes.c_void_p, path, ctypes.byref(SessionOptions(time_limit=0.1)))
-    inputs = [c.tensor(np.array(long_runs.FOREVER)), c.tensor(np.ones(4, np.float32))]
+    count, x = np.array(long_runs.FOREVER), np.ones(4, np.float32)  # whose memory the tensors use
+    inputs = [c.tensor(count), c.tensor(x)]
     with pytest.raises(RuntimeError, match=r"^4: \[\w+ '.*'\] time limit: got .* s, expected at most 0.1 s"):
         c.run_with("run", limited, inputs, 1)
     c.release_session(limited)

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import backpass
 import long_runs
@@ -62,7 +63,7 @@ def test_a_long_kernel_is_stopped_in_its_midst() -> None:
 
 @pytest.mark.parametrize("limit", [-1.0, math.nan, -math.inf])
 def test_a_time_limit_is_a_number_of_seconds(limit: float) -> None:
-    with pytest.raises(backpass.InvalidInput, match="time_limit: got .*, expected a number of seconds"):
+    with pytest.raises(backpass.InvalidInput, match=r"time_limit: got .*, expected a number of seconds"):
         backpass.InferenceSession(long_runs.model(LOOP), time_limit=limit)
 
 
@@ -92,23 +93,29 @@ def test_a_flag_stops_runs_of_other_threads(threads: int) -> None:
     for thread in runs:
         thread.join(HEARD + SLACK)
         assert not thread.is_alive()
-    assert len(raised) == 3 and all("cancel flag is set" in str(e) for e in raised)
+    assert len(raised) == 3
+    assert all("cancel flag is set" in str(e) for e in raised)
     with pytest.raises(backpass.Cancelled):
         session.run(None, feeds(2))  # it stays set
     flag.clear()
     np.testing.assert_array_equal(session.run(None, feeds(2))[0], 3 * X)
 
 
-def test_folding_of_constants_is_stopped() -> None:
-    """What a session computes while it is made counts as well."""
+def folded(**settings: Any) -> None:
+    """A session whose endless loop depends on constants alone."""
     text = f"""<ir_version: 8, opset_import: ["": 17]> g () => (float[4] y)
     <int64 count = {{{FOREVER}}}, float[4] x = {{1, 1, 1, 1}}> {{
       y = Loop<body = b (int64 i, bool go, float[4] s) => (bool go_on, float[4] next)
         {{ go_on = Identity(go) next = Add(s, x) }}>(count, , x)
     }}"""
+    backpass.InferenceSession(long_runs.model(text), **settings).run(None, {})
+
+
+def test_folding_of_constants_is_stopped() -> None:
+    """What a session computes while it is made counts as well."""
     start = time.monotonic()
     with pytest.raises(backpass.Cancelled):
-        backpass.InferenceSession(long_runs.model(text), time_limit=0.1).run(None, {})
+        folded(time_limit=0.1)
     assert time.monotonic() - start < HEARD + SLACK
 
 
@@ -151,7 +158,7 @@ def test_a_stopped_training_step_leaves_parameters_and_refuses_its_gradients() -
     timer.join()
     flag.clear()
     np.testing.assert_array_equal(kept.parameters["w"].data, before)
-    with pytest.raises(backpass.InvalidInput, match="optimizer_step: got gradients .* stopped .* lazy_reset_grad"):
+    with pytest.raises(backpass.InvalidInput, match=r"optimizer_step: got gradients .* stopped .* lazy_reset_grad"):
         optimizer.step()
     with pytest.raises(backpass.InvalidInput, match="train_step: got gradients"):
         module(np.array(2), X)
@@ -321,12 +328,3 @@ def test_ctrl_c_in_ortmodule(tmp_path: Path) -> None:
         print(module(x).item())
     """
     assert interrupted(script, tmp_path) == "1440000.0\n"
-
-
-def folded() -> None:
-    text = f"""<ir_version: 8, opset_import: ["": 17]> g () => (float[4] y)
-    <int64 count = {{{FOREVER}}}, float[4] x = {{1, 1, 1, 1}}> {{
-      y = Loop<body = b (int64 i, bool go, float[4] s) => (bool go_on, float[4] next)
-        {{ go_on = Identity(go) next = Add(s, x) }}>(count, , x)
-    }}"""
-    backpass.InferenceSession(long_runs.model(text)).run(None, {})
