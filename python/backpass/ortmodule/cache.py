@@ -42,7 +42,12 @@ class ExportCache:
         self._warned = False
 
     def key(
-        self, manager: Manager, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool
+        self,
+        manager: Manager,
+        tree: ModuleTree,
+        arguments: io.Structure,
+        tensors: list[torch.Tensor],
+        varying: list[list[int]] | None,
     ) -> str | None:
         """What the export of this call is found by; None where nothing is kept. To be asked for before the capture, as
         the next process will: what forward sets the first time it runs is no part of it."""
@@ -50,7 +55,7 @@ class ExportCache:
             return None
         try:
             call = [
-                dynamic,
+                varying,
                 manager.options.onnx_opset_version,
                 json.dumps(io.dump(arguments)),
                 manager.input_names(arguments),

@@ -55,7 +55,7 @@ def _shapes_note(manager: Manager, variant: Variant) -> str:
     if variant.dynamic:
         return "new shapes need no export"
     if manager.options.dynamic_shapes == "auto":
-        return "the first other shapes are exported once more, for all"
+        return "the third set of shapes is exported for all that vary like it"
     return "each set of shapes is exported by itself"
 
 

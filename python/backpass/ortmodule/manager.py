@@ -37,15 +37,22 @@ from backpass.torch.runtime import EngineGraph
 
 _KNOWN_LIMIT = 1024  # combinations of shapes that are found at once
 _MANY_EXPORTS = 8
+# Captures with variable dimensions take some times as long. Many programs have two shapes: the last batch is smaller.
+_FIXED_EXPORTS = 2
 
 
 @dataclass
 class _Family:
     """Exports of one module state and input structure, for different shapes."""
 
-    static: list[Shapes] = field(default_factory=list)
+    seen: list[Shapes] = field(default_factory=list)  # that were exported for
     dynamic: list[Variant] = field(default_factory=list)
     no_dynamic: bool = False
+
+    def varying(self, every: bool) -> list[list[int]]:
+        """For each tensor the axes that were not always the same, or `every` one."""
+        by_axis = [list(zip(*shapes, strict=True)) for shapes in zip(*self.seen, strict=True)]
+        return [[i for i, extents in enumerate(axes) if every or len(set(extents)) > 1] for axes in by_axis]
 
 
 class Manager:
@@ -195,12 +202,15 @@ class Manager:
                 return variant
         self._checks(tree, tensors)
         wish = self.options.dynamic_shapes
-        dynamic = not family.no_dynamic and (wish == "always" or (wish == "auto" and bool(family.static)))
-        variant = self._export(tree, arguments, tensors, dynamic, family)
+        family.seen.append(shapes)
+        dynamic = wish == "always" or (wish == "auto" and len(family.seen) > _FIXED_EXPORTS)
+        try:
+            variant = self._export(tree, arguments, tensors, dynamic and not family.no_dynamic, family)
+        except BaseException:
+            family.seen.pop()  # the call was wrong, perhaps
+            raise
         if variant.dynamic:
             family.dynamic.append(variant)
-        else:
-            family.static.append(shapes)
         if variant.decides:
 
             def capture(tree: ModuleTree, tensors: list[torch.Tensor]) -> Variant:
@@ -226,11 +236,12 @@ class Manager:
         self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool, family: _Family
     ) -> Variant:
         begin = time.perf_counter()
-        key = self.cache.key(self, tree, arguments, tensors, dynamic)
+        varying = family.varying(every=self.options.dynamic_shapes == "always") if dynamic else None
+        key = self.cache.key(self, tree, arguments, tensors, varying)
         variant = self.cache.load(key, self, arguments, dynamic)
         if variant is None:
             try:
-                variant = self._captured(tree, arguments, tensors, dynamic)
+                variant = self._captured(tree, arguments, tensors, varying)
             except ORTModuleTorchModelException as error:
                 if not dynamic:
                     raise
@@ -255,16 +266,21 @@ class Manager:
         return variant
 
     def _captured(
-        self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool
+        self,
+        tree: ModuleTree,
+        arguments: io.Structure,
+        tensors: list[torch.Tensor],
+        varying: list[list[int]] | None,
     ) -> Variant:
-        flat = FlatModule(self.module, arguments, self.input_names(arguments))
+        names = self.input_names(arguments)
+        flat = FlatModule(self.module, arguments, names)
         examples = tuple(t.detach() for t in tensors)
         with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
             try:
                 exported = export_module(
                     flat,
                     examples,
-                    dynamic=dynamic,
+                    dynamic_shapes=None if varying is None else _automatic(names, varying),
                     target_opset=self.options.onnx_opset_version,
                     draft=self._decides,
                 )
@@ -296,7 +312,7 @@ class Manager:
                 f"{type(self.module).__name__} draws random numbers from Python or numpy; the graph holds what it drew "
                 "when it was captured. Draw them with torch, and compute with the tensors"
             )
-        return self.variant(exported, arguments, flat.result, dynamic)
+        return self.variant(exported, arguments, flat.result, varying is not None)
 
     def variant(self, exported: ExportedModel, arguments: io.Structure, result: io.Structure, dynamic: bool) -> Variant:
         names = self.input_names(arguments)
@@ -333,6 +349,12 @@ class Manager:
         save(graph.session.execution_model, "execution_model", training)
         features.report(self, variant, time.perf_counter() - begin)
         return graph
+
+
+def _automatic(names: list[str], varying: list[list[int]]) -> dict[str, dict[int, Any] | None]:
+    """Axes that may vary, in torch.export's form, which finds out whether they can."""
+    hints = (dict.fromkeys(axes, torch.export.Dim.AUTO) or None for axes in varying)
+    return dict(zip(names, hints, strict=True))
 
 
 def _parameter_names(module: nn.Module) -> tuple[list[str], str, set[str]]:

@@ -68,8 +68,8 @@ class RuntimeOptions:
     cache_dir: str = _variable("ORTMODULE_CACHE_DIR", "")
     """Folder in which exported models are kept for the next process; empty for none."""
     dynamic_shapes: str = "auto"
-    """``auto``: the first shapes are captured as they are, which is quick; when others come, once more with every
-    dimension variable. ``always``: variable from the start. ``never``: one export for each set of shapes."""
+    """``auto``: two sets of shapes are captured as they are, which is quick; when others come, once more with those
+    dimensions variable that varied. ``always``: all variable from the start. ``never``: one export for each set."""
     profile: bool = False
     """Record the time of every step for ``explain()``."""
     num_threads: int = 0

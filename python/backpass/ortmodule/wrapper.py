@@ -210,7 +210,15 @@ class ORTModule(nn.Module):
 
     # ---- copies know the module and the options; they export for themselves
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("_manager", "forward", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", *_STATE_HOOKS)
+        shared = (
+            "_manager",
+            "forward",
+            "_parameters",
+            "_buffers",
+            "_modules",
+            "_non_persistent_buffers_set",
+            *_STATE_HOOKS,
+        )
         return {name: value for name, value in vars(self).items() if name not in shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -186,7 +186,9 @@ def export_graph(
     passed = _passed_through(module.graph, [s.name for s in used], env)
     output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
     if lowerer.decided is not None:
-        held = builder.like(builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])[0], lowerer.decided)
+        held = builder.like(
+            builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])[0], lowerer.decided
+        )
         output_specs.append(OutputSpec(str(held), "condition", None, torch.bool))
         output_infos.append(builder.value_info(held, torch.bool, ()))
     exported = ExportedModel(
