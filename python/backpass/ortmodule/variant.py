@@ -22,7 +22,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class OtherDecisionError(Exception):
-    """The module decides by the contents of tensors what to compute, and would have decided otherwise than the graph."""
+    """The module decides by the contents of tensors what to compute, and would have decided otherwise than a graph."""
 
 
 @dataclass

@@ -34,8 +34,8 @@ class InputSpec:
 @dataclass
 class OutputSpec:
     """One output of the ONNX graph; ``target`` names the buffer that a ``buffer_mutation`` updates, or is the position
-    of the user input that an ``input_mutation`` updates. Where a ``condition`` (of which there is one at most, the last)
-    is false, the module would not have computed the other outputs: it decides by the contents of tensors."""
+    of the user input that an ``input_mutation`` updates. Where a ``condition`` (one at most, the last) is false, the
+    module would not have computed the other outputs: it decides by the contents of tensors."""
 
     name: str
     kind: OutputKind

@@ -232,7 +232,7 @@ def check_training(front: Callable[[nn.Module], Any], seed: int) -> bool:
     for i in range(CALLS):
         x = torch.randn(3, WIDTH) * (1 + i % 2) + (i % 3 - 1) * 0.7
         results = [m(x) for m in (ours, eager)]
-        torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4, msg=lambda m: f"seed {seed}, call {i}: {m}")
+        assert torch.allclose(*results, rtol=1e-3, atol=1e-4), f"seed {seed}, call {i}: got, expected {results}"
         for module, result in zip((twin, eager), results, strict=True):
             module.zero_grad()
             result.square().mean().backward()
@@ -249,9 +249,9 @@ def check_members(ours: nn.Module, eager: nn.Module, what: str) -> None:
     for (name, a), (_, b) in zip(ours.named_parameters(), eager.named_parameters(), strict=True):
         wanted = torch.zeros_like(b) if b.grad is None else b.grad
         found = torch.zeros_like(a) if a.grad is None else a.grad
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3, msg=lambda m: f"{what}, {name}: {m}")
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3), f"{what}, {name}: got {found}, expected {wanted}"
     for (name, a), (_, b) in zip(ours.named_buffers(), eager.named_buffers(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m: f"{what}, {name}: {m}")
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4), f"{what}, {name}: got {a}, expected {b}"
 
 
 def check_model(seed: int) -> None:

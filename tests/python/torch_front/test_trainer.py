@@ -161,7 +161,7 @@ def test_what_cannot_be_captured_follows_the_policy(kind, caplog):
 
 
 def test_what_is_no_module_is_refused_whatever_the_policy():
-    with pytest.raises(ORTModuleFallbackException, match="expected a torch.nn.Module"):
+    with pytest.raises(ORTModuleFallbackException, match=r"expected a torch\.nn\.Module"):
         ORTModule(len)  # type: ignore[arg-type]
     with pytest.raises(ORTModuleFallbackException, match="needs no other around it"):
         ORTModule(ORTModule(nn.Linear(2, 2)))
