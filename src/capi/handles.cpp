@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/value_info.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::capi {
 namespace {
@@ -13,14 +14,15 @@ thread_local std::string last_error;  // NOLINT: one per thread is what the inte
 
 BpStatus remember_error(BpStatus status, const char* text) noexcept {
   try {
-    last_error = text;
+    last_error = readable(text);
   } catch (...) {
     last_error.clear();
   }
   return status;
 }
 
-std::vector<RuntimeValue> to_values(const BpTensor* const* inputs, size_t count) {
+std::vector<RuntimeValue> to_values(const std::vector<ValueInfo>& infos, const BpTensor* const* inputs, size_t count) {
+  if (count != infos.size()) fail("number of inputs: got ", count, ", expected ", infos.size());
   if (count > 0) need(inputs, "inputs");
   std::vector<RuntimeValue> values;
   for (size_t i = 0; i < count; ++i) {
@@ -65,7 +67,7 @@ SessionOptions to_options(const BpSessionOptions* options) {
   SessionOptions result;
   if (options == nullptr) return result;
   result.num_threads = options->num_threads;
-  if (options->binding_cache > 0) result.binding_cache = options->binding_cache;
+  if (options->binding_cache != 0) result.binding_cache = options->binding_cache;
   result.time_limit = options->time_limit;
   if (options->cancel != nullptr) result.cancel = options->cancel->flag;
   return result;
@@ -105,6 +107,8 @@ BpStatus bp_create_tensor(BpDType dtype, const int64_t* dims, size_t rank, void*
     if (!is_known_dtype(dtype) || dtype == static_cast<int>(DType::string)) {
       fail("element type: got ", static_cast<int>(dtype), ", expected one of BpDType");
     }
+    constexpr size_t kLargestRank = 64;
+    if (rank > kLargestRank) fail("rank: got ", rank, ", expected at most ", kLargestRank);
     if (rank > 0) need(dims, "dims");
     Dims extents(dims, dims + rank);
     const auto type = static_cast<DType>(dtype);

@@ -65,7 +65,8 @@ T& need(T* pointer, const char* what) {
   return *pointer;
 }
 
-std::vector<RuntimeValue> to_values(const BpTensor* const* inputs, size_t count);
+/// The tensors given, as many as there are inputs: nothing is read of a list of another length.
+std::vector<RuntimeValue> to_values(const std::vector<ValueInfo>& infos, const BpTensor* const* inputs, size_t count);
 /// What can be said of the outputs given before a step that would change something has run: number, types, extents.
 void check_out(const std::vector<ValueInfo>& infos, BpTensor* const* outputs, size_t count);
 /// Copies into the tensors given, makes new ones where there is none. Nothing is changed when one does not fit.

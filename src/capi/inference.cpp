@@ -40,8 +40,7 @@ BpStatus bp_run(const BpSession* session, const BpTensor* const* inputs, size_t 
                 size_t output_count) {
   return guarded([&] {
     const InferenceSession& s = session_of(session);
-    if (input_count != s.inputs().size()) fail("number of inputs: got ", input_count, ", expected ", s.inputs().size());
-    std::vector<RuntimeValue> values = to_values(inputs, input_count);
+    std::vector<RuntimeValue> values = to_values(s.inputs(), inputs, input_count);
     Feeds feeds;
     for (size_t i = 0; i < input_count; ++i) {
       if (inputs[i] != nullptr) feeds.emplace_back(s.inputs()[i].name, values[i]);

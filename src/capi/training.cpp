@@ -79,15 +79,19 @@ BpStatus bp_get_eval_output_name(const BpTrainingSession* session, size_t index,
 BpStatus bp_train_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
                        BpTensor** outputs, size_t output_count) {
   return guarded([&] {
-    check_out(session_of(session).outputs(true), outputs, output_count);
-    give_out(session_of(session).train_step(to_values(inputs, input_count)), outputs, output_count);
+    TrainingSession& s = session_of(session);
+    const std::vector<RuntimeValue> values = to_values(s.inputs(true), inputs, input_count);
+    check_out(s.outputs(true), outputs, output_count);
+    give_out(s.train_step(values), outputs, output_count);
   });
 }
 
 BpStatus bp_eval_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count, BpTensor** outputs,
                       size_t output_count) {
-  return guarded(
-      [&] { give_out(session_of(session).eval_step(to_values(inputs, input_count)), outputs, output_count); });
+  return guarded([&] {
+    TrainingSession& s = session_of(session);
+    give_out(s.eval_step(to_values(s.inputs(false), inputs, input_count)), outputs, output_count);
+  });
 }
 
 BpStatus bp_lazy_reset_grad(BpTrainingSession* session) {

@@ -63,6 +63,10 @@ void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& reque
 
 Opened open(const onnx_io::ModelProto& model, const GradientRequest& request) {
   Opened opened;
+  if (request.wrt.empty()) {
+    note(opened, "wrt: got no names, expected at least one input, initializer or result of a node");
+    return opened;
+  }
   onnx_io::ModelProto copy = model;  // tensors share their data
   std::map<std::string, Tensor> freed;
   for (const onnx_io::TensorProto& t : move_to_inputs(copy.graph, request.wrt)) {

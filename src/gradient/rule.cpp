@@ -1,6 +1,7 @@
 #include "gradient/rule.hpp"
 
 #include "gradient/containers.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 
@@ -121,8 +122,8 @@ std::optional<Dims> GradientContext::known_dims(const Value* a) const {
 
 std::int64_t GradientContext::rank(const Value* a) const {
   if (!a->type.shape) {
-    fail<Unsupported>(node.label(), " gradient: got '", a->name,
-                      "' of unknown rank, expected a known one; declare the shapes of the model's inputs");
+    fail<Unsupported>(node.label(), " gradient: got ", printable(a->name),
+                      " of unknown rank, expected a known one; declare the shapes of the model's inputs");
   }
   return static_cast<std::int64_t>(a->type.shape->size());
 }

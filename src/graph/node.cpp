@@ -1,4 +1,5 @@
 #include "graph/graph.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -82,7 +83,10 @@ const Graph* Node::subgraph(std::string_view key) const {
   return nullptr;
 }
 
-std::string Node::label() const { return "[" + (domain.empty() ? op : domain + "." + op) + " '" + name + "']"; }
+std::string Node::label() const {
+  const std::string type = domain.empty() ? op : domain + "." + op;
+  return concat("[", readable(type, 200), " ", printable(name), "]");
+}
 
 Type Type::tensor(DType dtype, std::optional<Shape> shape) {
   Type t;

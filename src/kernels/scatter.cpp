@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/shape_rules.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass::kernels {
@@ -44,7 +45,7 @@ Reduction reduction_from(const std::string& label, std::string_view name) {
   if (name == "mul") return Reduction::mul;
   if (name == "max") return Reduction::max;
   if (name == "min") return Reduction::min;
-  fail(label, " reduction: got '", name, "', expected none, add, mul, max or min");
+  fail(label, " reduction: got ", printable(name), ", expected none, add, mul, max or min");
 }
 
 IndexedElements::IndexedElements(std::span<const std::int64_t> data, std::span<const std::int64_t> indices,

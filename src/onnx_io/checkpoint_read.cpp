@@ -7,7 +7,7 @@
 #include "onnx_io/checkpoint_file.hpp"
 #include "onnx_io/checkpoint_verify.hpp"
 #include "onnx_io/external_data.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {
@@ -113,7 +113,7 @@ class Reader {
       }
       PropertyValue value;
       if constexpr (std::is_same_v<Table, odtc::StringProperty>) {
-        value = read_string(property->value());
+        value = read_text(property->value(), concat("property ", printable(name), ": "));
       } else {
         value = property->value();
       }
@@ -159,7 +159,16 @@ class Reader {
 
   std::string read_name(const flatbuffers::String* name, std::string_view what) {
     if (name == nullptr || name->size() == 0) fail(context_, "got a ", what, " without a name");
-    return read_string(name);
+    std::string text = read_string(name);
+    if (!is_text(text))
+      fail(context_, what, " ", printable(text), ": got bytes that are not UTF-8 text; it is damaged");
+    return text;
+  }
+
+  std::string read_text(const flatbuffers::String* source, const std::string& where) {
+    std::string text = read_string(source);
+    if (!is_utf8(text)) fail(context_, where, "got bytes that are not UTF-8; the file is damaged");
+    return text;
   }
 
   std::string read_string(const flatbuffers::String* text) {

@@ -4,7 +4,7 @@
 
 #include "backpass/error.hpp"
 #include "onnx_io/checkpoint_file.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {

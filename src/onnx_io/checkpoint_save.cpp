@@ -5,7 +5,7 @@
 #include "onnx_io/atomic_file.hpp"
 #include "onnx_io/checkpoint_external.hpp"
 #include "onnx_io/checkpoint_file.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -8,12 +8,10 @@
 #include "backpass/checkpoint.hpp"
 #include "onnx_io/checkpoint_file.hpp"
 #include "onnx_io/mapped_file.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
-
-using onnx_io::printable;
 
 std::string known_names(const std::vector<Parameter>& parameters) {
   constexpr std::size_t most = 8;
@@ -36,6 +34,11 @@ std::pair<std::uint64_t, std::uint64_t> file_number(const std::filesystem::path&
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return {};
   return {status.st_dev, status.st_ino};
+}
+
+void check_name(std::string_view name, const char* what) {
+  if (name.empty()) fail("a ", what, " needs a name");
+  if (!is_text(name)) fail(what, " ", printable(name), ": got bytes that are not UTF-8 text, expected a name");
 }
 
 }  // namespace
@@ -77,7 +80,7 @@ const Parameter& CheckpointState::parameter(std::string_view name) const {
 }
 
 void CheckpointState::insert(Parameter parameter) {
-  if (parameter.name.empty()) fail("a parameter needs a name");
+  check_name(parameter.name, "parameter");
   check_trainable_type(parameter.name, parameter.dtype);
   if (!index_.emplace(parameter.name, parameters_.size()).second) {
     fail("parameter ", printable(parameter.name), ": the checkpoint has one of this name already");
@@ -150,7 +153,10 @@ const PropertyValue& CheckpointState::property(std::string_view name) const {
 }
 
 void CheckpointState::set_property(std::string name, PropertyValue value) {
-  if (name.empty()) fail("a property needs a name");
+  check_name(name, "property");
+  if (const auto* text = std::get_if<std::string>(&value); text != nullptr && !is_utf8(*text)) {
+    fail("property ", printable(name), ": got bytes that are not UTF-8, expected text");
+  }
   if (name.starts_with(kReservedPrefix)) {
     fail("property ", printable(name), ": names starting with '", kReservedPrefix, "' are reserved; use another");
   }

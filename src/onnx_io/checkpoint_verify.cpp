@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "backpass/error.hpp"
-#include "onnx_io/printable.hpp"
 #include "onnx_io/tensor_check.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 

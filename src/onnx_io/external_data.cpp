@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "backpass/error.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "onnx_io/read_context.hpp"
 #include "onnx_io/schema.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 
@@ -39,6 +40,14 @@ class FieldReader {
     if (was_read_ || f_.number() != number) return;
     was_read_ = true;
     read(member);
+  }
+
+  /// Names are told to people and other programs: a string of the protobuf language is UTF-8, and nobody means a NUL.
+  template <class Member>
+  void name(std::uint32_t number, Member& member) {
+    if (was_read_ || f_.number() != number) return;
+    (*this)(number, member);
+    check_name(last_of(member));
   }
 
   /// The alternatives of AttributeProto; `attribute_type` tells which it was.
@@ -101,6 +110,16 @@ class FieldReader {
   template <class Message>
   void read(Message& out) {
     read_message(context_, f_.bytes(), out);
+  }
+
+  static const std::string& last_of(const std::string& name) { return name; }
+  static const std::string& last_of(const std::optional<std::string>& name) { return *name; }
+  static const std::string& last_of(const std::vector<std::string>& names) { return names.back(); }
+
+  void check_name(const std::string& name) const {
+    if (is_text(name)) return;
+    context_.refuse("damaged: got the name ", printable(name),
+                    " with bytes that are not UTF-8 text, expected text; fetch or export the file again");
   }
 
   std::int64_t code(int greatest, const char* what) {

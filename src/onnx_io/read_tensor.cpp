@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "onnx_io/printable.hpp"
 #include "onnx_io/read_message.hpp"
 #include "onnx_io/tensor_check.hpp"
 #include "onnx_io/typed_data.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "onnx_io/mapped_file.hpp"
-#include "onnx_io/printable.hpp"
 #include "onnx_io/read_message.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -6,15 +6,14 @@
 
 #include "onnx_io/atomic_file.hpp"
 #include "onnx_io/mapped_file.hpp"
-#include "onnx_io/printable.hpp"
 #include "onnx_io/safetensors_header.hpp"
 #include "onnx_io/tensor_check.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
 
 namespace fs = std::filesystem;
-using onnx_io::printable;
 using onnx_io::SafeTensorsEntry;
 using onnx_io::SafeTensorsHeader;
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backpass/error.hpp"
-#include "onnx_io/printable.hpp"
+#include "support/printable.hpp"
 #include "support/utf8.hpp"
 
 namespace backpass::onnx_io {
@@ -246,13 +246,7 @@ std::string print_safetensors_header(const SafeTensorsHeader& header) {
 }
 
 void check_utf8(std::string_view name, std::string_view where) {
-  for (std::size_t at = 0; at < name.size();) {
-    const std::size_t before = at;
-    // A stray byte also decodes to U+FFFD, but in one byte; the character itself takes three.
-    if (next_code_point(name, at) == 0xFFFD && at - before == 1) {
-      fail(where, "name ", printable(name), ": got bytes that are not UTF-8");
-    }
-  }
+  if (!is_utf8(name)) fail(where, "name ", printable(name), ": got bytes that are not UTF-8");
 }
 
 }  // namespace backpass::onnx_io

@@ -2,7 +2,8 @@
 //
 // `fields(message, field)` calls `field(number, member)` for each field, in ascending order. The reader passes a
 // visitor that fills the member whose number stands next in the file, the writer one that writes each member; `message`
-// is const for the latter. Alternatives have a call of their own: `field.alternative(kind, number, member)`.
+// is const for the latter. Names have a call of their own, `field.name(number, member)`, and so have alternatives:
+// `field.alternative(kind, number, member)`.
 #pragma once
 
 #include <concepts>
@@ -52,7 +53,7 @@ void fields(Is<ModelProto> auto& m, auto&& field) {
 }
 
 void fields(Is<OpsetId> auto& m, auto&& field) {
-  field(1, m.domain);
+  field.name(1, m.domain);
   field(2, m.version);
 }
 
@@ -64,7 +65,7 @@ void fields(Is<std::pair<std::string, std::string>> auto& m, auto&& field) {
 
 void fields(Is<GraphProto> auto& m, auto&& field) {
   field(1, m.node);
-  field(2, m.name);
+  field.name(2, m.name);
   field(5, m.initializer);
   field(10, m.doc_string);
   field(11, m.input);
@@ -76,41 +77,41 @@ void fields(Is<GraphProto> auto& m, auto&& field) {
 }
 
 void fields(Is<QuantizationAnnotation> auto& m, auto&& field) {
-  field(1, m.tensor_name);
+  field.name(1, m.tensor_name);
   field(2, m.quant_parameter_tensor_names);
 }
 
 void fields(Is<FunctionProto> auto& m, auto&& field) {
-  field(1, m.name);
-  field(4, m.input);
-  field(5, m.output);
-  field(6, m.attribute);
+  field.name(1, m.name);
+  field.name(4, m.input);
+  field.name(5, m.output);
+  field.name(6, m.attribute);
   field(7, m.node);
   field(8, m.doc_string);
   field(9, m.opset_import);
-  field(10, m.domain);
+  field.name(10, m.domain);
   field(11, m.attribute_proto);
   field(12, m.value_info);
-  field(13, m.overload);
+  field.name(13, m.overload);
   field(14, m.metadata_props);
 }
 
 void fields(Is<NodeProto> auto& m, auto&& field) {
-  field(1, m.input);
-  field(2, m.output);
-  field(3, m.name);
-  field(4, m.op_type);
+  field.name(1, m.input);
+  field.name(2, m.output);
+  field.name(3, m.name);
+  field.name(4, m.op_type);
   field(5, m.attribute);
   field(6, m.doc_string);
-  field(7, m.domain);
-  field(8, m.overload);
+  field.name(7, m.domain);
+  field.name(8, m.overload);
   field(9, m.metadata_props);
   field(10, m.raw_device_configurations);
 }
 
 void fields(Is<AttributeProto> auto& m, auto&& field) {
   using Type = AttributeProto::Type;
-  field(1, m.name);
+  field.name(1, m.name);
   field.alternative(Type::float_, 2, m.f);
   field.alternative(Type::int_, 3, m.i);
   field.alternative(Type::string, 4, m.s);
@@ -125,7 +126,7 @@ void fields(Is<AttributeProto> auto& m, auto&& field) {
   field.alternative(Type::type_proto, 14, m.type_protos);
   field.alternative(Type::type_protos, 15, m.type_protos);
   field(20, m.type);
-  field(21, m.ref_attr_name);
+  field.name(21, m.ref_attr_name);
   field.alternative(Type::sparse_tensor, 22, m.sparse_tensors);
   field.alternative(Type::sparse_tensors, 23, m.sparse_tensors);
 }
@@ -136,7 +137,7 @@ void fields(Is<TensorProto> auto& m, auto&& field) {
   field(2, m.data_type);
   field(3, m.segment);
   field(6, m.string_data);
-  field(8, m.name);
+  field.name(8, m.name);
   field(9, m.data);
   field(12, m.doc_string);
   field(13, m.external_data);
@@ -157,7 +158,7 @@ void fields(Is<SparseTensorProto> auto& m, auto&& field) {
 }
 
 void fields(Is<ValueInfoProto> auto& m, auto&& field) {
-  field(1, m.name);
+  field.name(1, m.name);
   field(2, m.type);
   field(3, m.doc_string);
   field(4, m.metadata_props);
@@ -203,7 +204,7 @@ void fields(Is<std::vector<DimProto>> auto& m, auto&& field) { field(1, m); }
 
 void fields(Is<DimProto> auto& m, auto&& field) {
   field(1, m.value);
-  field(2, m.param);
+  field.name(2, m.param);
   field(3, m.denotation);
 }
 

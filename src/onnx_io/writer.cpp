@@ -10,9 +10,9 @@
 
 #include "backpass/error.hpp"
 #include "onnx_io/atomic_file.hpp"
-#include "onnx_io/printable.hpp"
 #include "onnx_io/schema.hpp"
 #include "onnx_io/tensor_check.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::onnx_io {
 namespace {
@@ -80,6 +80,11 @@ class FieldWriter {
       if (member.kind == TypeProto::Kind::none && member.denotation.empty()) return;
     }
     write(number, member);
+  }
+
+  template <class Member>
+  void name(std::uint32_t number, const Member& member) {
+    (*this)(number, member);
   }
 
   /// Of an attribute: the one that is its value, also when it is 0 or "".

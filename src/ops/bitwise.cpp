@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "kernels/tile_loops.hpp"
+#include "support/printable.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass {
@@ -101,8 +102,8 @@ const RegisterPointwise bitwise_not_op{
 
 void infer_shift(InferContext& c) {
   std::string direction = c.node.attr_string("direction");
-  c.require(direction == "LEFT" || direction == "RIGHT", "attribute direction: got '", direction,
-            "', expected LEFT or RIGHT");
+  c.require(direction == "LEFT" || direction == "RIGHT", "attribute direction: got ", printable(direction),
+            ", expected LEFT or RIGHT");
   infer_tile(c);
 }
 

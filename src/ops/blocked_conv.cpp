@@ -13,6 +13,7 @@
 #include "ops/conv_common.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -25,8 +26,8 @@ void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(kX));
   std::int64_t b = c.node.attr_int("block");
   std::string activation = c.node.attr_string("activation", "none");
-  c.require(fused_activation_named(activation).has_value(), "attribute activation is '", activation,
-            "': expected a fused activation");
+  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
+            ": expected a fused activation");
   Shape x = c.shape(kX);
   c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", shown(x),
             ": expected [N, C/b, H, W, b] or [N, C, H, W] with b = ", b);

@@ -65,7 +65,7 @@ void infer(InferContext& c) {
   const Shape& x = c.shape(0);
   const Shape& w = c.shape(1);
   c.require(x.size() >= 3 && x.size() <= kMaxSpatialAxes + 2, "input is ", shown(x),
-            ": expected [batch, channels, spatial...]");
+            ": expected [batch, channels, spatial...] with 1 to ", kMaxSpatialAxes, " spatial axes");
   c.require(w.size() == x.size(), "weights are ", shown(w), ": expected ", x.size(), " axes, as many as the input");
   std::int64_t group = c.node.attr_int("group", 1);
   c.require(group >= 1, "attribute group is ", group, ": expected a positive number");

@@ -4,6 +4,7 @@
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -11,13 +12,14 @@ namespace {
 template <class Context>
 std::int64_t block_size(const Context& c) {
   std::int64_t b = c.node.attr_int("blocksize");
-  c.require(b > 0 && b < (1 << 15), "blocksize: got ", b, ", expected 1 or more");
+  constexpr std::int64_t kLargest = (1 << 15) - 1;
+  c.require(b > 0 && b <= kLargest, "blocksize: got ", b, ", expected 1 to ", kLargest);
   return b;
 }
 
 bool depth_first(const Node& node) {
   std::string mode = node.attr_string("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") fail(node.label(), " mode: got '", mode, "', expected DCR or CRD");
+  if (mode != "DCR" && mode != "CRD") fail(node.label(), " mode: got ", printable(mode), ", expected DCR or CRD");
   return mode == "DCR";
 }
 

@@ -9,6 +9,7 @@
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -35,7 +36,7 @@ Term parse_term(const std::string& text, const Node& node) {
       term.ellipsis = term.letters.size();
       i += 2;
     } else {
-      fail(node.label(), " equation: got '", text, "', expected letters and at most one '...' per term");
+      fail(node.label(), " equation: got ", printable(text), ", expected letters and at most one '...' per term");
     }
   }
   return term;

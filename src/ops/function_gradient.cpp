@@ -53,7 +53,7 @@ bool is_function_gradient(const Node& node) { return node.op == "FunctionGradien
 std::size_t results_of(const Node& node) {
   const std::int64_t results = node.attr_int(kResults, 0);
   if (results < 0 || results > static_cast<std::int64_t>(node.inputs.size())) {
-    fail(node.label(), " ", kResults, ": got ", results, ", expected at most the number of inputs");
+    fail(node.label(), " ", kResults, ": got ", results, ", expected 0 to the number of inputs");
   }
   return static_cast<std::size_t>(results);
 }

@@ -9,6 +9,7 @@
 // After foreach_target.h.
 #include "kernels/tile_loops.hpp"
 #include "kernels/tile_math.hpp"
+#include "support/printable.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass {
@@ -137,8 +138,8 @@ const RegisterPointwise erf_op{
 
 void infer_gelu(InferContext& c) {
   std::string approximate = c.node.attr_string("approximate", "none");
-  c.require(approximate == "none" || approximate == "tanh", "attribute approximate: got '", approximate,
-            "', expected none or tanh");
+  c.require(approximate == "none" || approximate == "tanh", "attribute approximate: got ", printable(approximate),
+            ", expected none or tanh");
   infer_tile(c);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::grid_sample {
 
@@ -26,11 +27,11 @@ inline Options options_of(const Node& node) {
   Options o;
   const std::string mode = node.attr_string("mode", "linear");
   if (mode != "linear" && mode != "nearest" && mode != "cubic")
-    fail(node.label(), " attribute 'mode': got '", mode, "', expected linear, nearest or cubic");
+    fail(node.label(), " attribute 'mode': got ", printable(mode), ", expected linear, nearest or cubic");
   o.mode = mode == "linear" ? Mode::linear : mode == "nearest" ? Mode::nearest : Mode::cubic;
   const std::string padding = node.attr_string("padding_mode", "zeros");
   if (padding != "zeros" && padding != "border" && padding != "reflection")
-    fail(node.label(), " attribute 'padding_mode': got '", padding, "', expected zeros, border or reflection");
+    fail(node.label(), " attribute 'padding_mode': got ", printable(padding), ", expected zeros, border or reflection");
   o.padding = padding == "zeros" ? Padding::zeros : padding == "border" ? Padding::border : Padding::reflection;
   o.align_corners = node.attr_int("align_corners", 0) != 0;
   return o;

@@ -6,6 +6,7 @@
 
 #include "kernels/image.hpp"
 #include "ops/op.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -17,7 +18,7 @@ Pixels pixels_of(const Node& node) {
   if (format == "RGB") return Pixels::rgb;
   if (format == "BGR") return Pixels::bgr;
   if (format == "Grayscale") return Pixels::gray;
-  fail(node.label(), " attribute 'pixel_format': got '", format, "', expected RGB, BGR or Grayscale");
+  fail(node.label(), " attribute 'pixel_format': got ", printable(format), ", expected RGB, BGR or Grayscale");
 }
 
 void infer(InferContext& c) {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/shape_rules.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -12,7 +13,7 @@ LossReduction loss_reduction(const Node& node) {
   if (text == "none") return LossReduction::none;
   if (text == "sum") return LossReduction::sum;
   if (text == "mean") return LossReduction::mean;
-  fail(node.label(), " reduction: got '", text, "', expected 'none', 'sum' or 'mean'");
+  fail(node.label(), " reduction: got ", printable(text), ", expected 'none', 'sum' or 'mean'");
 }
 
 std::optional<std::int64_t> ignore_attribute(const Node& node) {

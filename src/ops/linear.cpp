@@ -7,6 +7,7 @@
 #include "kernels/fused_activation.hpp"
 #include "ops/op.hpp"
 #include "ops/product.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -28,8 +29,8 @@ void infer(InferContext& c) {
             name_of(c.dtype(1)), ", expected the same; insert a Cast");
   c.set_dtype(0, c.dtype(0));
   std::string activation = c.node.attr_string("activation", "none");
-  c.require(fused_activation_named(activation).has_value(), "attribute activation is '", activation,
-            "': expected a fused activation");
+  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
+            ": expected a fused activation");
   check_permutation(c, "perm_a", c.rank(0));
   check_permutation(c, "perm_b", c.rank(1));
   Shape y = matmul_shape(c, permuted(c.shape(0), c.node.attr_ints("perm_a")),

@@ -7,6 +7,7 @@
 #include "ops/linear_attention_rule.hpp"
 #include "ops/op.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -22,7 +23,8 @@ Rule rule_of(const Node& node) {
   const std::string rule = node.attr_string("update_rule", "gated_delta");
   const bool known = rule == "linear" || rule == "gated" || rule == "delta" || rule == "gated_delta";
   if (!known)
-    fail(node.label(), " attribute 'update_rule': got '", rule, "', expected linear, gated, delta or gated_delta");
+    fail(node.label(), " attribute 'update_rule': got ", printable(rule),
+         ", expected linear, gated, delta or gated_delta");
   return {rule == "gated" || rule == "gated_delta", rule == "delta" || rule == "gated_delta"};
 }
 

@@ -14,7 +14,8 @@ namespace {
 /// Shape of the tensor that MaxPool saw; indices count in it.
 Shape pooled_shape(const Node& node, const Shape& x) {
   if (x.size() < 3 || x.size() > kMaxSpatialAxes + 2) {
-    fail(node.label(), " input is ", to_string(x), ": expected [batch, channels, spatial...]");
+    fail(node.label(), " input is ", to_string(x), ": expected [batch, channels, spatial...] with 1 to ",
+         kMaxSpatialAxes, " spatial axes");
   }
   std::span<const Dim> spatial(x.begin() + 2, x.end());
   std::vector<rules::Window> windows = rules::windows(node, node.attr_ints("kernel_shape"), spatial);

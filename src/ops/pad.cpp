@@ -7,6 +7,7 @@
 #include "ops/movement.hpp"
 #include "ops/op.hpp"
 #include "ops/pad_rule.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -19,7 +20,7 @@ PadMode mode_of(const Node& node) {
   if (mode == "reflect") return PadMode::reflect;
   if (mode == "edge") return PadMode::edge;
   if (mode == "wrap") return PadMode::wrap;
-  fail(node.label(), " mode: got '", mode, "', expected constant, reflect, edge or wrap");
+  fail(node.label(), " mode: got ", printable(mode), ", expected constant, reflect, edge or wrap");
 }
 
 /// Number of elements kept of an axis before any are made up.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -49,7 +50,8 @@ class ActivationReader {
       if (known.beta && next_beta_ < beta_.size()) value.beta = beta_[next_beta_++];
       return value;
     }
-    fail(node_.label(), " attribute 'activations': got '", name, "', expected a name like Sigmoid, Tanh or Relu");
+    fail(node_.label(), " attribute 'activations': got ", printable(name),
+         ", expected a name like Sigmoid, Tanh or Relu");
   }
 
  private:
@@ -163,7 +165,8 @@ std::vector<CellSpec> cell_specs(const Node& node, CellKind kind) {
   const std::string direction = node.attr_string("direction", "forward");
   const bool both = direction == "bidirectional";
   if (!both && direction != "forward" && direction != "reverse")
-    fail(node.label(), " attribute 'direction': got '", direction, "', expected forward, reverse or bidirectional");
+    fail(node.label(), " attribute 'direction': got ", printable(direction),
+         ", expected forward, reverse or bidirectional");
   const std::size_t directions = both ? 2 : 1;
   const std::vector<std::string> names = activation_names(node, kind, directions);
   const std::size_t each = kind == CellKind::lstm ? 3 : kind == CellKind::gru ? 2 : 1;

@@ -13,6 +13,7 @@
 #include "ops/resize_rule.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/half.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -33,7 +34,7 @@ E choose(const Node& node, std::string_view key, const Choice<E> (&choices)[N]) 
     if (choice.name == given) return choice.value;
   std::string names;
   for (const Choice<E>& choice : choices) names += (names.empty() ? "" : ", ") + std::string(choice.name);
-  fail(node.label(), " attribute '", key, "': got '", given, "', expected one of ", names);
+  fail(node.label(), " attribute '", key, "': got ", printable(given), ", expected one of ", names);
 }
 
 constexpr Choice<ResampleMode> kModes[] = {
@@ -94,7 +95,7 @@ std::int64_t rounded_half_up(double x) { return static_cast<std::int64_t>(std::f
 
 // The extent after scaling, in single precision as the standard's own rule computes it.
 Dim scaled(InferContext& c, const Dim& extent, double scale) {
-  c.require(scale > 0 && std::isfinite(scale), "scales: got ", scale, ", expected positive numbers");
+  c.require(scale > 0 && std::isfinite(scale), "scales: got ", scale, ", expected positive numbers, not infinite");
   if (extent.is_known()) {
     const float out = std::floor(static_cast<float>(extent.value()) * static_cast<float>(scale));
     c.require(out < 0x1p62F, "scales: got ", scale, " for extent ", shown(extent), ", which is too large");

@@ -9,6 +9,7 @@
 #include "ops/op.hpp"
 #include "ops/roi_rules.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -20,10 +21,11 @@ void infer(InferContext& c) {
             name_of(c.dtype(0)));
   c.require(c.dtype(2) == DType::int64, "batch_indices have element type ", name_of(c.dtype(2)), ": expected int64");
   std::string mode = c.node.attr_string("mode", "avg");
-  c.require(mode == "avg" || mode == "max", "attribute mode is '", mode, "': expected avg or max");
+  c.require(mode == "avg" || mode == "max", "attribute mode is ", printable(mode), ": expected avg or max");
   std::string transform = c.node.attr_string("coordinate_transformation_mode", "half_pixel");
   c.require(transform == "half_pixel" || transform == "output_half_pixel",
-            "attribute coordinate_transformation_mode is '", transform, "': expected half_pixel or output_half_pixel");
+            "attribute coordinate_transformation_mode is ", printable(transform),
+            ": expected half_pixel or output_half_pixel");
   std::int64_t height = c.node.attr_int("output_height", 1);
   std::int64_t width = c.node.attr_int("output_width", 1);
   c.require(height >= 1 && width >= 1, "output is ", height, " x ", width, ": expected positive extents");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/op.hpp"
+#include "support/printable.hpp"
 #include "support/utf8.hpp"
 
 namespace backpass {
@@ -19,7 +20,7 @@ Case case_of(const Node& node) {
   if (action == "NONE") return Case::none;
   if (action == "LOWER") return Case::lower;
   if (action == "UPPER") return Case::upper;
-  fail(node.label(), " attribute 'case_change_action': got '", action, "', expected NONE, LOWER or UPPER");
+  fail(node.label(), " attribute 'case_change_action': got ", printable(action), ", expected NONE, LOWER or UPPER");
 }
 
 /// Rules of a language for upper and lower case: the asked one where the system has it, else Unicode's own.

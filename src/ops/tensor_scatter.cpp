@@ -7,6 +7,7 @@
 #include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -15,7 +16,7 @@ namespace {
 bool is_circular(const Node& node) {
   std::string mode = node.attr_string("mode", "linear");
   if (mode != "linear" && mode != "circular")
-    fail(node.label(), " mode: got '", mode, "', expected linear or circular");
+    fail(node.label(), " mode: got ", printable(mode), ", expected linear or circular");
   return mode == "circular";
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/op.hpp"
+#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -25,7 +26,7 @@ Options options_of(const Node& node) {
   Options o;
   const std::string mode = node.attr_string("mode");
   if (mode != "TF" && mode != "IDF" && mode != "TFIDF")
-    fail(node.label(), " attribute 'mode': got '", mode, "', expected TF, IDF or TFIDF");
+    fail(node.label(), " attribute 'mode': got ", printable(mode), ", expected TF, IDF or TFIDF");
   o.weighting = mode == "TF" ? Weighting::tf : mode == "IDF" ? Weighting::idf : Weighting::tfidf;
   o.least = node.attr_int("min_gram_length"), o.most = node.attr_int("max_gram_length");
   o.skips = node.attr_int("max_skip_count");

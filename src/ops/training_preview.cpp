@@ -5,6 +5,7 @@
 #include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -92,7 +93,8 @@ Kernel prepare_adam(PrepareContext& c) {
 
 void infer_momentum(InferContext& c) {
   std::string mode = c.node.attr_string("mode");
-  c.require(mode == "standard" || mode == "nesterov", "mode: got '", mode, "', expected 'standard' or 'nesterov'");
+  c.require(mode == "standard" || mode == "nesterov", "mode: got ", printable(mode),
+            ", expected 'standard' or 'nesterov'");
   infer<1>(c);
 }
 

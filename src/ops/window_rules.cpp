@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/shape_rules.hpp"
+#include "support/printable.hpp"
 
 namespace backpass::rules {
 namespace {
@@ -30,7 +31,8 @@ std::string auto_pad_of(const Node& node) {
   std::string mode = node.attr_string("auto_pad", "NOTSET");
   if (mode.empty()) mode = "NOTSET";
   if (mode != "NOTSET" && mode != "SAME_UPPER" && mode != "SAME_LOWER" && mode != "VALID") {
-    fail(node.label(), " attribute auto_pad is '", mode, "': expected NOTSET, SAME_UPPER, SAME_LOWER or VALID");
+    fail(node.label(), " attribute auto_pad is ", printable(mode),
+         ": expected NOTSET, SAME_UPPER, SAME_LOWER or VALID");
   }
   return mode;
 }
@@ -62,7 +64,7 @@ std::vector<Window> windows(const Node& node, std::span<const std::int64_t> kern
   std::vector<Window> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     if (kernel[i] < 1 || kernel[i] > kLargest) {
-      fail(node.label(), " kernel extent of spatial axis ", i, ": got ", kernel[i], ", expected more than 0");
+      fail(node.label(), " kernel extent of spatial axis ", i, ": got ", kernel[i], ", expected 1 to ", kLargest);
     }
     Window& w = result[i];
     w = {kernel[i], strides[i], dilations[i], 0, 0};

@@ -11,6 +11,7 @@
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
+#include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
@@ -28,7 +29,7 @@ struct InferenceSession::Impl {
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
 
-  Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(o) {
+  Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(checked(o)) {
     CallScope call(options);
     onnx_io::Import import = onnx_io::import_model(model);
     throw_if_any(import.problems);

@@ -13,6 +13,7 @@
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
+#include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
@@ -87,7 +88,7 @@ struct ModuleSession::Impl {
   std::map<Mask, std::shared_ptr<Variant>> variants;
 
   Impl(onnx_io::ModelProto proto, std::vector<std::string> wrt, const SessionOptions& o)
-      : model(std::move(proto)), requires_grad(std::move(wrt)), options(o) {
+      : model(std::move(proto)), requires_grad(std::move(wrt)), options(checked(o)) {
     plain = import();
     for (const Value* v : plain->inputs) inputs.push_back(describe(*v));
     for (const Value* v : plain->outputs) outputs.push_back(describe(*v));

@@ -2,12 +2,14 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "backpass/training.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "support/interruption.hpp"
 #include "support/parallel.hpp"
+#include "support/printable.hpp"
 #include "training/inference_export.hpp"
 #include "training/linear_schedule.hpp"
 #include "training/optimizer_model.hpp"
@@ -56,8 +58,7 @@ struct TrainingSession::Impl {
       eval = std::make_unique<StepModel>(*eval_proto, is_parameter, options);
     }
     check_trainable();
-    check_parameters(*training, "training");
-    if (eval != nullptr) check_parameters(*eval, "eval");
+    check_parameters();
     const ResumeState& r = state->resume();
     if (r.seed && r.random_counter) random.restore({static_cast<std::uint64_t>(*r.seed), *r.random_counter});
     if (!state->is_nominal()) allocate_gradients();
@@ -65,6 +66,7 @@ struct TrainingSession::Impl {
   }
 
   void add_optimizer(const ModelSource& source) {
+    if (source.empty()) fail("optimizer model: got none, expected a file or its bytes");
     auto made = std::make_unique<OptimizerModel>(read(source));
     check_optimized();
     optimizer = std::move(made);
@@ -72,18 +74,38 @@ struct TrainingSession::Impl {
     if (!state->is_nominal()) allocate_momentums();
   }
 
-  /// The wrong file of a set, or a checkpoint of another model: contents would be read as what they are not.
-  void check_parameters(const StepModel& model, const char* which) const {
+  /// The wrong file of a set, or a checkpoint of another model: contents would be read as what they are not. A frozen
+  /// parameter that the checkpoint lacks cannot be told from an input of the user's.
+  void check_parameters() const {
+    std::string problems;
+    for (const std::string& name : training->trainable()) {
+      const bool is_known = state->has_parameter(name);
+      if (is_known && state->parameter(name).requires_grad) continue;
+      problems += concat(
+          "\nparameter ", printable(name), ": the training model has a gradient for it, but it is ",
+          is_known ? "frozen in the checkpoint" : "not in the checkpoint (for gradients of inputs use backpass::grad)");
+    }
+    std::set<std::string> declared(training->parameters().begin(), training->parameters().end());
+    if (eval != nullptr) declared.insert(eval->parameters().begin(), eval->parameters().end());
+    for (const Parameter& p : state->parameters()) {
+      if (declared.contains(p.name)) continue;
+      problems += concat("\nparameter ", printable(p.name), ": it is in the checkpoint, but not in the model");
+    }
+    problems += misfits(*training, "training");
+    if (eval != nullptr) problems += misfits(*eval, "eval");
+    if (!problems.empty()) fail("checkpoint: it does not fit the model; use the one made with it", problems);
+  }
+
+  std::string misfits(const StepModel& model, const char* which) const {
     std::string problems;
     for (const ParameterInfo& p : model.parameter_infos()) {
       const Parameter& kept = state->parameter(p.name);
       if (kept.dtype == p.dtype && (state->is_nominal() || kept.tensor.dims() == p.dims)) continue;
-      problems += concat("\nparameter '", p.name, "': got ", name_of(kept.dtype),
+      problems += concat("\nparameter ", printable(p.name), ": got ", name_of(kept.dtype),
                          state->is_nominal() ? "" : to_string(kept.tensor.dims()), " in the checkpoint, expected ",
-                         name_of(p.dtype), to_string(p.dims), " as in the ", which,
-                         " model; use the checkpoint made with this model");
+                         name_of(p.dtype), to_string(p.dims), " as in the ", which, " model");
     }
-    if (!problems.empty()) fail(problems.substr(1));
+    return problems;
   }
 
   void check_trainable() const {
@@ -96,20 +118,12 @@ struct TrainingSession::Impl {
     if (eval != nullptr && !eval->trainable().empty()) {
       fail("eval model: got a model with gradients, expected none; is it the training model?");
     }
-    std::string problems;
-    for (const std::string& name : training->trainable()) {
-      if (state->has_parameter(name) && !state->parameter(name).requires_grad) {
-        problems += concat("\nparameter '", name, "': the training model has a gradient for it, but it is frozen in ",
-                           "the checkpoint; use the checkpoint made with this model");
-      }
-    }
-    if (!problems.empty()) fail(problems.substr(1));
   }
 
   /// Before the first step: one that fails in the middle would leave some parameters updated.
   void check_optimized() const {
     std::string problems;
-    for (const std::string& name : optimized()) {
+    for (const std::string& name : training->trainable()) {
       const DType dtype = state->parameter(name).dtype;
       if (dtype == DType::float32 || dtype == DType::float64) continue;
       problems += concat("\nparameter '", name, "': got ", name_of(dtype),
@@ -128,7 +142,6 @@ struct TrainingSession::Impl {
 
   void allocate_gradients() {
     for (const std::string& name : training->trainable()) {
-      if (!state->has_parameter(name)) continue;
       const Tensor& p = state->parameter(name).tensor;
       gradients.emplace(name, zeros(p.dtype(), p.dims()));
     }
@@ -137,7 +150,7 @@ struct TrainingSession::Impl {
   void allocate_momentums() {
     if (optimizer == nullptr) return;
     OptimizerGroup& g = group();
-    for (const std::string& name : optimized()) {
+    for (const std::string& name : training->trainable()) {
       const Tensor& p = state->parameter(name).tensor;
       for (const std::string& key : optimizer->state_names()) {
         auto [it, added] = g.momentums[name].try_emplace(key);
@@ -155,14 +168,6 @@ struct TrainingSession::Impl {
     state->optimizer_groups().emplace_back();
     state->optimizer_groups().back().name = kGroup;
     return state->optimizer_groups().back();
-  }
-
-  std::vector<std::string> optimized() const {
-    std::vector<std::string> names;
-    for (const std::string& name : training->trainable()) {
-      if (state->has_parameter(name)) names.push_back(name);
-    }
-    return names;
   }
 
   std::vector<Tensor> tensors(const std::vector<std::string>& names) const {
@@ -213,15 +218,7 @@ struct TrainingSession::Impl {
 
   std::vector<Tensor> gradient_buffers() const {
     std::vector<Tensor> buffers;
-    for (const std::string& name : training->trainable()) {
-      auto it = gradients.find(name);
-      if (it == gradients.end()) {
-        fail<Unsupported>("gradient of the input '", name,
-                          "': a session keeps gradients of parameters only; use "
-                          "backpass::grad for gradients of inputs");
-      }
-      buffers.push_back(it->second);
-    }
+    for (const std::string& name : training->trainable()) buffers.push_back(gradients.at(name));
     return buffers;
   }
 
@@ -241,7 +238,7 @@ struct TrainingSession::Impl {
     require_optimizer();
     require_parameters("optimizer_step");
     require_gradients("optimizer_step");
-    const std::vector<std::string> names = optimized();
+    const std::vector<std::string>& names = training->trainable();
     std::vector<Tensor> grads;
     grads.reserve(names.size());
     for (const std::string& name : names) grads.push_back(gradients.at(name));

@@ -10,6 +10,7 @@
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
+#include "runtime/options.hpp"
 #include "runtime/value_info.hpp"
 
 namespace backpass {
@@ -138,7 +139,7 @@ class Unwrapping {
 StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(const std::string&)>& is_parameter,
                      const SessionOptions& options)
     : impl_(std::make_unique<Impl>()) {
-  impl_->options = options;
+  impl_->options = checked(options);
   CallScope call(options);
   onnx_io::Import import = onnx_io::import_model(model);
   throw_if_any(import.problems);

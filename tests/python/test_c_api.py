@@ -347,3 +347,75 @@ def test_errors_carry_status_and_message(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"^1: "):
         c.get("get_training_input_name", ctypes.c_char_p, session, 7)
     assert len(train(c, session, 2)[0]) == 2  # and the session goes on
+
+
+COUNTS = """
+import ctypes, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_c_api import LABELS, X, Library, load
+c = Library()
+state, session = load(c, Path({folder!r}), False)
+inference = c.get("create_session", ctypes.c_void_p, {folder!r}.encode() + b"/forward.onnx", None)
+dims = (ctypes.c_int64 * 2)(1, 1)
+given = (ctypes.c_void_p * 2)(c.tensor(X).value, c.tensor(LABELS).value)
+outputs = (ctypes.c_void_p * 1)()
+calls = [
+    lambda n: c.get("create_tensor", ctypes.c_void_p, 1, dims, n, None),
+    lambda n: c.train_step(session, given, n, outputs, 1),
+    lambda n: c.eval_step(session, given, n, outputs, 1),
+    lambda n: c.run(inference, given, n, outputs, 1),
+    lambda n: c.train_step(session, given, 2, outputs, n),
+    lambda n: c.eval_step(session, given, 2, outputs, n),
+]
+for call in calls:
+    for count in (10**9, 2**64 - 1):
+        try:
+            call(count)
+        except RuntimeError as error:
+            print(error)
+"""
+
+
+def test_counts_that_cannot_be_meant_read_no_memory(folder: Path) -> None:
+    """In a process of its own: what is read beyond the end of a list ends it."""
+    script = COUNTS.format(tests=str(Path(__file__).parent), folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, f"crashed after {done.stdout.splitlines()[-1:]}: {done.stderr[-300:]}"
+    told = done.stdout.splitlines()
+    assert len(told) == 12
+    assert told[0] == "1: rank: got 1000000000, expected at most 64"
+    assert all(re.match(r"1: (rank|number of (in|out)puts): got \d+, expected", line) for line in told), told
+
+
+@pytest.mark.parametrize(("threads", "cache", "name"), [(-5, 0, "num_threads"), (10**6, 0, "num_threads"),
+                                                        (0, -1, "binding_cache")])  # fmt: skip
+def test_options_out_of_range_are_refused(threads: int, cache: int, name: str, folder: Path) -> None:
+    c = Library()
+    options = (ctypes.c_int * 16)(threads, cache)
+    with pytest.raises(RuntimeError, match=f"^1: {name}: got .* expected"):
+        c.get("create_session", ctypes.c_void_p, os.fsencode(folder / "forward.onnx"), options)
+    state = c.get("load_checkpoint", ctypes.c_void_p, os.fsencode(folder / "checkpoint"))
+    with pytest.raises(RuntimeError, match=f"^1: {name}: got .* expected"):
+        c.get(
+            "create_training_session", ctypes.c_void_p, state, os.fsencode(folder / "training_model.onnx"), None, None,
+            options,
+        )  # fmt: skip
+    c.release_checkpoint(state)
+
+
+def test_checkpoints_of_other_models_are_refused_by_name(folder: Path) -> None:
+    core = _core.CheckpointState()
+    core.add_parameter("other", _core.Tensor.from_array(np.zeros(3, np.float32), 1, [3]), True)
+    core.add_parameter("w", _core.Tensor.from_array(np.zeros(3, np.float32), 1, [3]), True)
+    content = core.to_bytes()
+    c = Library()
+    state = c.get("load_checkpoint_from_buffer", ctypes.c_void_p, content, len(content))
+    with pytest.raises(RuntimeError) as caught:
+        c.get(
+            "create_training_session", ctypes.c_void_p, state, os.fsencode(folder / "training_model.onnx"), None, None,
+            None,
+        )  # fmt: skip
+    assert "'other': it is in the checkpoint, but not in the model" in str(caught.value)
+    assert "'w': got float32[3] in the checkpoint, expected float32[4,3]" in str(caught.value)
+    c.release_checkpoint(state)

@@ -29,7 +29,29 @@ LONGER_THAN_THE_FILE = b"\x08\x08\x3a" + b"\x80" * 8 + b"\x10"
 # The same claiming 2**32 bytes: nothing, to a reader that counts in 32 bits.
 LENGTH_OF_4_GB = b"\x08\x08\x3a\x80\x80\x80\x80\x10"
 
+
+def named(name: str, replacement: bytes) -> bytes:
+    """A model in which one name, of six letters, holds other bytes."""
+    text = """<ir_version: 9, opset_import: ["" : 20, "oooooo" : 1]>
+        gggggg (float[nnnnnn] xxxxxx) => (float[2] yyyyyy) <float[1] wwwwww = {1}>
+        { [dddddd] t = Softmax <axis = 0> (xxxxxx) [eeeeee] yyyyyy = oooooo.pppppp <qqqqqq = 1> (t, wwwwww) }"""
+    content = parse(text).SerializeToString()
+    assert name.encode() in content
+    assert len(replacement) == len(name)
+    return content.replace(name.encode(), replacement)
+
+
+# What names stand for: graph, dimension, input, output, node, operator, domain, attribute, initializer.
+NAMES = {"graph": "g", "dimension": "n", "input": "x", "output": "y", "node": "d", "operator": "p", "domain": "o",
+         "attribute": "q", "initializer": "w"}  # fmt: skip
+NOT_TEXT = {"latin-1": (b"gr\xf6\xdfe!", "gr??e!"), "nul": (b"ab\x00cd!", "ab?cd!"), "cut": (b"abcd\xe2\x82", "abcd??")}
+
 CASES: list[Case] = [
+    *[
+        bad(f"{what}-named-in-{kind}", named(letter * 6, content), f"got the name '{shown}'", "not UTF-8")
+        for what, letter in NAMES.items()
+        for kind, (content, shown) in NOT_TEXT.items()
+    ],
     bad("empty", b"", "not an ONNX model", "no graph"),
     bad("truncated", truncated(), "truncated or damaged"),
     bad("truncated-file", as_file(truncated()), "[file '", "model.onnx'] truncated or damaged"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostile.case import Case, bad, unsupported
+from hostile.case import Case, bad, edited, unsupported
 
 X = "(float[2,3] x) => (y)"
 IMAGE = "(float[1,3,8,8] x) => (y)"
@@ -18,6 +18,14 @@ CASES: list[Case] = [
     bad("constant-without-value", "() => (y) { [c] y = Constant() }", "[Constant 'c']", "value"),
     bad("unknown-mode", f'{X} <int64[4] p = {{1,1,1,1}}> {{ [p] y = Pad <mode = "sideways"> (x, p) }}',
         "[Pad 'p']", "mode", "sideways"),
+    *[bad(f"mode-with-{name}",
+          edited(f'{X} <int64[4] p = {{1,1,1,1}}> {{ [p] y = Pad <mode = "sideways"> (x, p) }}',
+                 lambda m, content=content: setattr(m.graph.node[0].attribute[0], "s", content)),
+          f"[Pad 'p'] mode: got '{shown}', expected constant")
+      for name, content, shown in [("nul", b"side\0ways", "side?ways"), ("latin-1", b"gr\xf6\xdfe", "gr??e"),
+                                   ("escapes", b"\x1b[2Jclear", "?[2Jclear")]],
+    unsupported("very-long-name", f"{X} {{ [{'n' * 5000}] y = {'F' * 5000}(x) }}",
+        "[" + "F" * 200 + "... '" + "n" * 200 + "...']"),
     bad("softmax-axis", f"{X} {{ [s] y = Softmax <axis = 2> (x) }}",
         "[Softmax 's']", "axis: got 2, expected one in [-2, 2)"),
     bad("concat-axis", f"{X} {{ [c] y = Concat <axis = -3> (x, x) }}", "[Concat 'c']", "axis: got -3"),
@@ -44,7 +52,13 @@ CASES: list[Case] = [
         f"{IMAGE} <float[1,3,1,1] w = {{1,1,1}}> {{ [c] y = Conv <pads = [1, 1]> (x, w) }}", "[Conv 'c']", "pads"),
     bad("pool-without-kernel", f"{IMAGE} {{ [p] y = MaxPool(x) }}", "[MaxPool 'p']", "kernel_shape"),
     bad("pool-kernel-zero", f"{IMAGE} {{ [p] y = MaxPool <kernel_shape = [0, 2]> (x) }}",
-        "[MaxPool 'p'] kernel extent of spatial axis 0: got 0, expected more than 0"),
+        "[MaxPool 'p'] kernel extent of spatial axis 0: got 0, expected 1 to 2147483647"),
+    bad("pool-kernel-huge", f"{IMAGE} {{ [p] y = MaxPool <kernel_shape = [1099511627776, 2]> (x) }}",
+        "[MaxPool 'p'] kernel extent of spatial axis 0: got 1099511627776, expected 1 to 2147483647"),
+    bad("blocksize-huge", f"{IMAGE} {{ [d] y = SpaceToDepth <blocksize = 1099511627776> (x) }}",
+        "[SpaceToDepth 'd'] blocksize: got 1099511627776, expected 1 to 32767"),
+    bad("scale-infinite", f"{IMAGE} <float[4] s = {{1, 1, inf, 1}}> {{ [r] y = Resize(x, , s) }}",
+        "[Resize 'r']", "scales: got inf, expected positive numbers, not infinite"),
     # ---- Element types.
     unsupported("relu-of-strings", "(string[2] x) => (y) { [r] y = Relu(x) }",
                 "[Relu 'r']", "string", "expected one of"),

@@ -1,0 +1,21 @@
+#include "runtime/options.hpp"
+
+#include <limits>
+
+namespace backpass {
+namespace {
+
+void check_range(const char* name, int value, int least, int most) {
+  if (value < least || value > most) fail(name, ": got ", value, ", expected ", least, " to ", most);
+}
+
+}  // namespace
+
+const SessionOptions& checked(const SessionOptions& options) {
+  constexpr int kMostThreads = 1024;  // OpenMP ends the process when the system refuses it one
+  check_range("num_threads", options.num_threads, 0, kMostThreads);
+  check_range("binding_cache", options.binding_cache, 1, std::numeric_limits<int>::max());
+  return options;
+}
+
+}  // namespace backpass
