@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,23 @@ def to_stand_in(value: Any, code: int) -> Any:
     return _core.Tensor.from_array(np.zeros(shape, np.uint16 if code == BFLOAT16 else np.uint8), code, shape)
 
 
+def to_feeds(feeds: Mapping[str, Any], codes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Feeds by name; what cannot be one is refused by its name. With element types, to plan with."""
+    if not isinstance(feeds, Mapping):
+        raise TypeError(f"feeds: got {type(feeds).__name__}, expected a mapping from names to arrays")
+    if codes is None:
+        return {name: to_input(f"input {name!r}", value) for name, value in feeds.items()}
+    return {name: to_input(f"input {name!r}", value, codes.get(name, 1)) for name, value in feeds.items()}
+
+
+def to_input(what: str, value: Any, code: int | None = None) -> Any:
+    """The same for one; ``what`` is what a message calls it. With ``code``, to plan with."""
+    try:
+        return to_engine(value) if code is None else to_stand_in(value, code)
+    except _core.InvalidInput as error:
+        raise _core.InvalidInput(f"{what}: {error}") from None
+
+
 def is_ort_value(value: Any) -> bool:
     """An OrtValue, onnxruntime's or Backpass's; without importing either."""
     return hasattr(value, "ortvalue_from_numpy")
@@ -86,12 +103,12 @@ def is_ort_value(value: Any) -> bool:
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> _core.Tensor:
     if array.dtype.kind in "OUST":
-        return _core.Tensor.from_strings([_text(item) for item in array.ravel().tolist()], list(array.shape))
+        return _core.Tensor.from_strings(_texts(array), list(array.shape))
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     code = CODE_OF_DTYPE.get(array.dtype)
     if code is None:
-        raise _core.InvalidInput(f"array element type: got {array.dtype}, expected one that ONNX has")
+        raise _core.InvalidInput(f"got an array of {array.dtype}, expected an element type that ONNX has")
     if not array.flags.c_contiguous:
         array = array.copy()
     if code in _BITS:
@@ -114,8 +131,13 @@ def _from_dlpack(value: Any) -> _core.Tensor:
     return _from_numpy(array)
 
 
-def _text(item: Any) -> str:
-    return item.decode("utf-8") if isinstance(item, bytes) else str(item)
+def _texts(array: np.ndarray[Any, Any]) -> list[str | bytes]:
+    items = array.ravel().tolist()
+    for item in items:
+        if not isinstance(item, str | bytes):
+            what = "an object" if array.ndim == 0 else "an array of objects, one of them"
+            raise _core.InvalidInput(f"got {what} of type {type(item).__name__}, expected an array of numbers or texts")
+    return items
 
 
 def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:

@@ -34,7 +34,8 @@ class Tensor:
         """
 
     @staticmethod
-    def from_strings(items: Sequence[str], dims: Sequence[int]) -> Tensor: ...
+    def from_strings(items: list, dims: Sequence[int]) -> Tensor:
+        """of str or bytes"""
 
     @property
     def dtype(self) -> int:
@@ -47,6 +48,8 @@ class Tensor:
     def nbytes(self) -> int: ...
 
     def strings(self) -> list[str]: ...
+
+    def __repr__(self) -> str: ...
 
     def array(self) -> NDArray:
         """numpy view of the memory"""
@@ -77,7 +80,11 @@ class CancelFlag:
 class SessionOptions:
     """How a session runs; every default is automatic."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
 
     @property
     def num_threads(self) -> int: ...
@@ -139,6 +146,8 @@ class ValueInfo:
     def extents(self) -> list[str] | None:
         """numbers, or names for what may vary; None when the rank is not known"""
 
+    def __repr__(self) -> str: ...
+
 class StepRecord:
     """One executed step."""
 
@@ -159,6 +168,8 @@ class StepRecord:
 
     @property
     def bytes(self) -> int: ...
+
+    def __repr__(self) -> str: ...
 
 class PlanReport:
     """What planning decided for one set of input extents."""
@@ -184,7 +195,7 @@ class PlanReport:
     @property
     def late_steps(self) -> int: ...
 
-    def __str__(self) -> str: ...
+    def __repr__(self) -> str: ...
 
 class Problem:
     """One thing wrong with a model."""
@@ -200,8 +211,6 @@ class Problem:
 
     @property
     def text(self) -> str: ...
-
-    def __str__(self) -> str: ...
 
     def __repr__(self) -> str: ...
 
@@ -227,6 +236,9 @@ class Session:
     def graph_text(self) -> str: ...
 
     def take_profile(self) -> list[StepRecord]: ...
+
+def model_bytes(path: str | os.PathLike) -> bytes:
+    """A model and its weights, wherever they lie, in one piece."""
 
 def check_path(path: str | os.PathLike) -> list[Problem]: ...
 
@@ -260,6 +272,8 @@ class GradientRequest:
 
     @standard_only.setter
     def standard_only(self, arg: bool, /) -> None: ...
+
+    def __repr__(self) -> str: ...
 
 def grad_path(path: str | os.PathLike, request: GradientRequest) -> bytes: ...
 
@@ -507,6 +521,8 @@ class OptimizerGroup:
     @momentums.setter
     def momentums(self, arg: Mapping[str, Mapping[str, Tensor]], /) -> None: ...
 
+    def __repr__(self) -> str: ...
+
 class ResumeState:
     """What else a run needs to go on exactly where it stopped."""
 
@@ -541,6 +557,8 @@ class ResumeState:
 
     @scheduler_state.setter
     def scheduler_state(self, arg: Mapping[str, int | float | str], /) -> None: ...
+
+    def __repr__(self) -> str: ...
 
 class CheckpointState:
     """Parameters, optimizer state and properties of a training run."""

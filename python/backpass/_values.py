@@ -14,6 +14,37 @@ Array = np.ndarray[Any, Any]
 _TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
 
 
+class OrtDevice:
+    """Where a value is: on the CPU."""
+
+    def __init__(self, device_type: int = 0, memory_type: int = 0, device_id: int = 0) -> None:
+        if device_type != self.cpu():
+            raise Unsupported(f"device type: got {device_type}, expected {self.cpu()}, the CPU")
+        self._id = device_id
+
+    @staticmethod
+    def make(ort_device_name: str, device_id: int = 0) -> OrtDevice:
+        on_cpu(ort_device_name)
+        return OrtDevice(device_id=device_id)
+
+    @staticmethod
+    def cpu() -> int:
+        return 0
+
+    @staticmethod
+    def default_memory() -> int:
+        return 0
+
+    def device_type(self) -> int:
+        return self.cpu()
+
+    def device_id(self) -> int:
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"OrtDevice('cpu', {self._id})"
+
+
 class OrtValue:
     """Holds numpy arrays in the memory they came in, so that operators that update in place do so visibly."""
 
@@ -22,17 +53,30 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(numpy_obj: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        _on_cpu(device_type)
+        on_cpu(device_type)
         return OrtValue(np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape))
 
     @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: Array, onnx_element_type: int) -> OrtValue:
+        """The array read as another type of the same width: bfloat16 and others that came as uint16 or uint8."""
+        dtype = dtype_of(onnx_element_type)
+        if dtype.itemsize != data.dtype.itemsize:
+            raise InvalidInput(f"OrtValue: got elements of {data.dtype.itemsize} bytes, expected {dtype.itemsize}")
+        return OrtValue(data.view(dtype))
+
+    @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int], element_type: Any = np.float32, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
         """``element_type`` is a numpy type, or ONNX's code for one."""
-        _on_cpu(device_type)
-        dtype = DTYPE_OF_CODE[element_type] if isinstance(element_type, int) else np.dtype(element_type)
-        return OrtValue(np.zeros(tuple(shape), dtype))
+        on_cpu(device_type)
+        return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
+
+    @staticmethod
+    def ortvalue_from_shape_and_onnx_type(
+        shape: Sequence[int], onnx_element_type: int, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        return OrtValue.ortvalue_from_shape_and_type(shape, onnx_element_type, device_type, device_id)
 
     @staticmethod
     def ort_value_from_sequence(values: Sequence[Array]) -> OrtValue:
@@ -41,6 +85,9 @@ class OrtValue:
     def numpy(self) -> Any:
         """The elements; memory is shared."""
         return self._value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._tensor(), dtype=dtype, copy=copy)
 
     def to_dlpack(self) -> Any:
         return self._tensor().__dlpack__()
@@ -72,7 +119,11 @@ class OrtValue:
         dtype = self._tensor().dtype
         return STRING if dtype.kind in "OUST" else CODE_OF_DTYPE[dtype]
 
+    def tensor_size_in_bytes(self) -> int:
+        return self._tensor().nbytes
+
     def data_type(self) -> str:
+        """``tensor(float)``, ``seq(tensor(int64))``."""
         first = self._value[0] if isinstance(self._value, list) else self._value
         name = f"tensor({_TYPE_NAMES.get(first.dtype.name, first.dtype.name)})"
         return f"seq({name})" if isinstance(self._value, list) else name
@@ -97,7 +148,27 @@ class OrtValue:
             raise InvalidInput("OrtValue: got a sequence, expected a tensor")
         return self._value
 
+    def __repr__(self) -> str:
+        return (
+            f"OrtValue({self.data_type()}, shape={self.shape()})"
+            if self.is_tensor()
+            else f"OrtValue({self.data_type()})"
+        )
 
-def _on_cpu(device_type: str) -> None:
+
+def dtype_of(element_type: Any) -> np.dtype[Any]:
+    """Of a numpy type, or of ONNX's code for one."""
+    if not isinstance(element_type, int):
+        found: np.dtype[Any] = np.dtype(element_type)
+        return found
+    if element_type == STRING:
+        return np.dtype(object)
+    if element_type not in DTYPE_OF_CODE:
+        raise InvalidInput(f"element type: got {element_type}, expected one of ONNX's codes")
+    return DTYPE_OF_CODE[element_type]
+
+
+def on_cpu(device_type: str) -> None:
+    """Refuses other devices."""
     if device_type.split(":")[0].lower() != "cpu":
         raise Unsupported(f"device {device_type!r}: expected 'cpu'")

@@ -18,14 +18,16 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from backpass import _core
-from backpass._convert import is_ort_value, to_engine, to_numpy, to_stand_in
+from backpass._convert import is_ort_value, to_engine, to_input, to_numpy
+from backpass._values import OrtValue
 from backpass.profile import Profile
+from backpass.session import listed, name_list, serialized
 
 Source = str | os.PathLike[str] | bytes
 
@@ -95,6 +97,20 @@ class Parameter:
             return None
         found = module._session.gradient(self._name)
         return None if found is None else to_numpy(found)
+
+    @grad.setter
+    @_in_turn
+    def grad(self, value: np.ndarray[Any, Any] | None) -> None:
+        """Copies values of the same type and shape, which the next update uses; None stands for zeros."""
+        own = self.grad
+        if own is None:
+            why = "it is frozen" if self._state._module() else "its state belongs to no Module yet"
+            raise _core.InvalidInput(f"parameter {self._name!r}: has no gradient to set: {why}")
+        given = np.zeros_like(own) if value is None else to_numpy(to_engine(value))
+        if given.dtype != own.dtype or given.shape != own.shape:
+            shown = f"{given.dtype}{list(given.shape)}, expected {own.dtype}{list(own.shape)}"
+            raise _core.InvalidInput(f"gradient of parameter {self._name!r}: got {shown}")
+        np.copyto(own, given)
 
     def __repr__(self) -> str:
         return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
@@ -194,8 +210,30 @@ class CheckpointState:
         cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str], include_optimizer_state: bool = False
     ) -> None:
         """Replaces the file as a whole: the previous one stays intact whatever happens before."""
+        _require(state, CheckpointState, "state")
         with state._lock:
             state._core.save(os.fspath(checkpoint_uri), include_optimizer_state)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> CheckpointState:
+        """What ``to_bytes`` gave, or a checkpoint file without a second one for its data."""
+        return cls(_core.CheckpointState.load_bytes(bytes(content)))
+
+    def to_bytes(self, include_optimizer_state: bool = False) -> bytes:
+        """What ``save_checkpoint`` writes, at most 2 GiB of it."""
+        with self._lock:
+            return self._core.to_bytes(include_optimizer_state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckpointState.from_bytes, (self.to_bytes(include_optimizer_state=True),)
+
+    def __repr__(self) -> str:
+        names = self._core.parameter_names
+        trained = sum(self._core.requires_grad(name) for name in names)
+        size = "without data" if self._core.is_nominal else f"{self._core.parameter_count(False)} elements"
+        parts = [f"{len(names)} parameters", f"{trained} of them trained", size]
+        parts += [f"{group.name!r} at step {group.step}" for group in self._core.optimizer_groups]
+        return f"CheckpointState({', '.join(parts)}, properties={dict(iter(self.properties))})"
 
     def _module(self) -> Module | None:
         return None if self._owner is None else self._owner()
@@ -214,10 +252,12 @@ class Module:
     ) -> None:
         if device.split(":")[0] != "cpu":
             raise _core.Unsupported(f"device: got {device!r}, expected 'cpu'")
-        options = _engine_options(session_options)
+        _require(state, CheckpointState, "state")
+        self._options = _engine_options(session_options)
         self.training = True
         self._state = state
-        self._session = _core.TrainingSession(state._core, _source(train_model_uri), _source(eval_model_uri), options)
+        self._models = _source(train_model_uri, "training model"), _source(eval_model_uri)
+        self._session = _core.TrainingSession(state._core, *self._models, self._options)
         state._owner = weakref.ref(self)
 
     @_in_turn
@@ -228,7 +268,7 @@ class Module:
         of tensors when all inputs are `Tensor`, of OrtValues when all are OrtValues.
         """
         run = self._session.train_step if self.training else self._session.eval_step
-        results = run([to_engine(value) for value in inputs])
+        results = run(_numbered(inputs))
         given = [value for value in inputs if value is not None]
         converted = [_like(given, value) for value in results]
         return converted[0] if len(converted) == 1 else tuple(converted)
@@ -249,20 +289,21 @@ class Module:
         return self._session.parameters_size(trainable_only)
 
     @_in_turn
-    def get_contiguous_parameters(self, trainable_only: bool = False) -> _core.Tensor:
-        """All parameters one after the other; ``backpass.Tensor``, which numpy and torch take through DLPack."""
-        return self._session.contiguous_parameters(trainable_only)
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
+        """All parameters one after the other, as an OrtValue, which numpy and torch take through DLPack too."""
+        return OrtValue(to_numpy(self._session.contiguous_parameters(trainable_only)))
 
     @_in_turn
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        self._session.copy_to_parameters(to_engine(buffer), trainable_only)
+        self._session.copy_to_parameters(to_input("buffer", buffer), trainable_only)
 
     @_in_turn
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
         """Writes the eval model with the present parameters, cut down to what the named outputs need."""
-        self._session.export_model_for_inferencing(os.fspath(inference_model_uri), list(graph_output_names))
+        names = name_list("graph_output_names", graph_output_names)
+        self._session.export_model_for_inferencing(os.fspath(inference_model_uri), names)
 
     def input_names(self) -> list[str]:
         return [info.name for info in self._session.inputs(self.training)]
@@ -277,22 +318,42 @@ class Module:
         """
         codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
         codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
-        return self._session.plan([to_stand_in(value, code) for value, code in zip(inputs, codes, strict=True)])
+        return self._session.plan(_numbered(inputs, codes))
 
     @_in_turn
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
         return Profile(self._session.take_profile())
 
+    def __repr__(self) -> str:
+        mode = "training" if self.training else "eval"
+        if not self.training and not self._session.has_eval_model:
+            return "Module(eval, without an eval model)"
+        inputs, outputs = (listed(infos) for infos in (
+            self._session.inputs(self.training), self._session.outputs(self.training)))  # fmt: skip
+        return f"Module({mode}, inputs=[{inputs}], outputs=[{outputs}], {len(self._state.parameters)} parameters)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Gradients that were accumulated are left behind: the first step overwrites them."""
+        return _restored_module, (*map(_whole, self._models), self._state, self._options, self.training)
+
+
+def _restored_module(
+    training: bytes, evaluation: bytes | None, state: CheckpointState, options: Any, mode: bool
+) -> Module:
+    return Module(training, state, evaluation, session_options=options).train(mode)
+
 
 class Optimizer:
     """Updates the trainable parameters of a module."""
 
     def __init__(self, optimizer_uri: Source, module: Module) -> None:
+        _require(module, Module, "module")
         self._module = module
         self._state = module._state
+        self._model = _source(optimizer_uri, "optimizer model")
         with self._state._lock:
-            module._session.add_optimizer(_source(optimizer_uri))
+            module._session.add_optimizer(self._model)
 
     @_in_turn
     def step(self) -> None:
@@ -305,11 +366,26 @@ class Optimizer:
     def get_learning_rate(self) -> float:
         return self._module._session.learning_rate
 
+    def __repr__(self) -> str:
+        session = self._module._session
+        return f"Optimizer(learning_rate={session.learning_rate:g}, {session.optimizer_steps} steps done)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored_optimizer, (_whole(self._model), self._module, self.get_learning_rate())
+
+
+def _restored_optimizer(model: bytes, module: Module, learning_rate: float) -> Optimizer:
+    optimizer = Optimizer(model, module)
+    optimizer.set_learning_rate(learning_rate)
+    return optimizer
+
 
 class LinearLRScheduler:
     """The learning rate grows from 0 over ``warmup_step_count`` updates, then falls to 0 at ``total_step_count``."""
 
     def __init__(self, optimizer: Optimizer, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
+        _require(optimizer, Optimizer, "optimizer")
+        self._settings = warmup_step_count, total_step_count, initial_lr
         self._optimizer = optimizer
         self._state = optimizer._state
         with self._state._lock:
@@ -320,15 +396,24 @@ class LinearLRScheduler:
         """To be called after each Optimizer.step()."""
         self._optimizer._module._session.scheduler_step()
 
+    def __repr__(self) -> str:
+        warmup, total, rate = self._settings
+        return f"LinearLRScheduler(warmup_step_count={warmup}, total_step_count={total}, initial_lr={rate:g})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LinearLRScheduler, (self._optimizer, *self._settings)
+
 
 def export_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
     """Writes all parameters to a safetensors file, which replaces the previous one as a whole."""
+    _require(state, CheckpointState, "state")
     with state._lock:
         _core.export_parameters(state._core, os.fspath(path))
 
 
 def import_parameters(state: CheckpointState, path: str | os.PathLike[str]) -> None:
     """Sets parameters from a safetensors file. All or none: names, types and shapes are checked first."""
+    _require(state, CheckpointState, "state")
     with state._lock:
         _core.import_parameters(state._core, os.fspath(path))
 
@@ -355,9 +440,25 @@ def _like(inputs: list[Any], result: _core.Tensor) -> Any:
     return to_numpy(result)
 
 
-def _source(model: Source | None) -> Any:
-    if model is None or isinstance(model, bytes):
-        return model
-    if hasattr(model, "SerializeToString"):
-        return model.SerializeToString()
-    return os.fspath(model)
+def _require(value: Any, kind: type, what: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what}: got {type(value).__name__}, expected a {kind.__name__}")
+
+
+def _numbered(inputs: Sequence[Any], codes: Sequence[int] | None = None) -> list[Any]:
+    return [to_input(f"input {i}", value, None if codes is None else codes[i]) for i, value in enumerate(inputs)]
+
+
+def _source(model: Source | None, needed: str = "") -> Any:
+    """Bytes, or a whole path; None for none, unless it is ``needed``."""
+    if model is None and needed:
+        raise _core.InvalidInput(f"{needed}: got none, expected a file or its bytes")
+    if model is None:
+        return None
+    content = serialized(model)
+    return os.path.abspath(os.fspath(model)) if content is None else content
+
+
+def _whole(model: str | bytes | None) -> bytes | None:
+    """The model, with its weights, for another process."""
+    return _core.model_bytes(model) if isinstance(model, str) else model

@@ -42,8 +42,9 @@ def generate_artifacts(
 
     ``model``: the forward model, or the path of its file (needed for weights of 2 GiB and more).
     ``requires_grad``: initializers, or inputs, to compute gradients for. ``frozen_params``: initializers that become
-    parameters without gradient. All others stay in the models as constants, except the running statistics of batch
-    normalisations in training mode, which training updates: they are frozen parameters too.
+    parameters without gradient; names the model does not have are ignored, with a warning. All others stay in the
+    models as constants, except the running statistics of batch normalisations in training mode, which training
+    updates: they are frozen parameters too.
     ``loss``: stacked on the outputs of the model, or on ``loss_input_names``. None: the first output is the loss.
     ``optimizer``: also writes ``optimizer_model.onnx``. ``nominal_checkpoint``: also writes ``nominal_checkpoint``, the
     parameters without their data.

@@ -28,7 +28,36 @@ PARTS = {
     "onnxruntime.training.api": "backpass.api",
     "onnxruntime.training.ortmodule": "backpass.ortmodule",
     "onnxruntime.training.ortmodule._fallback": "backpass.ortmodule.fallback",
+    "onnxruntime.training.ortmodule._custom_autograd_function": "backpass._ort.custom_autograd",
+    "onnxruntime.training.ortmodule.graph_optimizer_registry": "backpass.ortmodule.optimizers",
+    "onnxruntime.training.ortmodule.torch_cpp_extensions": "backpass._ort.torch_cpp_extensions",
     "torch_ort": "backpass.ortmodule",
+    "torch_ort.configure": "backpass._ort.torch_cpp_extensions.install",
+}
+_TRAINER = "the old ORTTrainer is not there; use artifacts and onnxruntime.training.api, or ORTModule"
+_INSIDE = "it is a part of the original's inside"
+# What the original has and Backpass has not, and what to do without it. Parts of these neither.
+ABSENT = {
+    "onnxruntime.capi.ort_trainer": _TRAINER,
+    "onnxruntime.training.amp": "train in float32 or bfloat16, which need no scaled loss",
+    "onnxruntime.training.checkpoint": _TRAINER,
+    "onnxruntime.training.experimental": "backpass.grad gives the gradient of any ONNX model",
+    "onnxruntime.training.model_desc_validation": _TRAINER,
+    "onnxruntime.training.optim": "use torch.optim.AdamW; artifacts have onnxruntime.training.onnxblock.optim",
+    "onnxruntime.training.ort_triton": "Backpass runs on CPUs",
+    "onnxruntime.training.orttrainer": _TRAINER,
+    "onnxruntime.training.orttrainer_options": _TRAINER,
+    "onnxruntime.training.ortmodule._custom_gradient_registry": "use backpass.register_gradient",
+    "onnxruntime.training.ortmodule._custom_op_symbolic_registry": "use backpass.register_operator",
+    "onnxruntime.training.ortmodule._graph_execution_manager": _INSIDE,
+    "onnxruntime.training.ortmodule._graph_execution_manager_factory": _INSIDE,
+    "onnxruntime.training.ortmodule._io": _INSIDE,
+    "onnxruntime.training.ortmodule._utils": _INSIDE,
+    "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": "ORTModule leaves to torch what it must",
+    "onnxruntime.training.ortmodule.experimental.pipe": "pipelines of DeepSpeed are not supported",
+    "onnxruntime.training.utils": "samplers and hooks of torch do the same",
+    "torch_ort.optim": "use torch.optim.AdamW",
+    "torch_ort.utils": "samplers of torch do the same",
 }
 _RUNTIME = {"onnxruntime": "backpass._ort"}
 # torch imports this one, which is empty nowadays, before it looks a backend up.
@@ -88,6 +117,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        _refuse_absent(name)
         found = self._resolve(name)
         return ModuleSpec(name, _Alias(found), is_package=True) if found else None
 
@@ -100,6 +130,14 @@ class _Finder(MetaPathFinder):
             return None
         inside = f"{above}.{child}"
         return inside if importlib.util.find_spec(inside) else None
+
+
+def _refuse_absent(name: str) -> None:
+    """``from onnxruntime.training import optim`` asks for the part of the module by the name it has here."""
+    for place in ("onnxruntime.training.ortmodule", "onnxruntime.training"):
+        name = name.replace(f"{PARTS[place]}.", f"{place}.", 1)
+    if name in ABSENT:
+        raise ModuleNotFoundError(f"No module named {name!r} in Backpass: {ABSENT[name]}", name=name)
 
 
 class _Alias(Loader):

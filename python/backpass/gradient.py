@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backpass import _core
-from backpass.session import Model
+from backpass.session import Model, name_list
 
 if TYPE_CHECKING:
     import onnx
@@ -32,8 +32,8 @@ def grad(
     import onnx
 
     request = _core.GradientRequest()
-    request.wrt = list(wrt)
-    request.outputs = list(outputs or [])
+    request.wrt = name_list("wrt", wrt)
+    request.outputs = name_list("outputs", outputs)
     request.seeds_as_inputs = seeds
     request.standard_only = standard_only
     if isinstance(model, onnx.ModelProto):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from backpass import _core
-from backpass._convert import to_engine, to_numpy, to_stand_in
+from backpass import _core, _html
+from backpass._convert import to_feeds, to_numpy
 from backpass.profile import Profile
 
 SessionOptions = _core.SessionOptions
@@ -32,12 +34,28 @@ def _extent(text: str) -> int | str:
 
 
 class InferenceSession:
-    """A loaded model. Safe to run from several threads; the interpreter lock is released while it runs."""
+    """A loaded model. Safe to run from several threads; the interpreter lock is released while it runs.
 
-    def __init__(self, model: Model, options: SessionOptions | None = None, **settings: Any) -> None:
-        """Loads a path or serialized bytes. Settings are fields of SessionOptions: ``num_threads=2``."""
-        self._session = open_session(model, _with_settings(options, settings))
-        self._names = [info.name for info in self._session.outputs()]
+    Can be pickled: the model goes along, with its weights.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: SessionOptions | None = None,
+        *,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Loads a path or serialized bytes. Settings are fields of SessionOptions: ``num_threads=2``.
+
+        ``providers`` and ``provider_options`` are accepted for scripts that have them; the CPU runs everything.
+        """
+        note_providers(providers)
+        self._source = ModelSource(model)
+        self._options = _with_settings(options, settings)
+        self._session = self._source.open(self._options)
 
     def get_inputs(self) -> list[NodeArg]:
         return [NodeArg(info) for info in self._session.inputs()]
@@ -45,14 +63,16 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         return [NodeArg(info) for info in self._session.outputs()]
 
+    def get_providers(self) -> list[str]:
+        return ["CPUExecutionProvider"]
+
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs (all of them for None) as numpy arrays; feeds are numpy arrays or anything with DLPack."""
         return [to_numpy(value) for value in self.run_tensors(output_names, feeds)]
 
     def run_tensors(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """The same, giving ``backpass.Tensor`` objects, which torch and others take through DLPack without a copy."""
-        engine_feeds = {name: to_engine(value) for name, value in feeds.items()}
-        return self._session.run(list(output_names or []), engine_feeds)
+        return self._session.run(name_list("output_names", output_names), to_feeds(feeds))
 
     def plan(self, feeds: Mapping[str, Any]) -> _core.PlanReport:
         """What would run for these feeds: steps, fusions, exact peak bytes. Printable.
@@ -60,7 +80,7 @@ class InferenceSession:
         A tuple is a shape, ``{"image": (4, 1, 28, 28)}``: enough for every input whose contents do not decide shapes.
         """
         codes = {info.name: info.dtype for info in self._session.inputs()}
-        return self._session.plan({name: to_stand_in(value, codes.get(name, 1)) for name, value in feeds.items()})
+        return self._session.plan(to_feeds(feeds, codes))
 
     def rewrites(self) -> list[str]:
         """What the rewriting passes did to the model, one line each."""
@@ -74,6 +94,77 @@ class InferenceSession:
         """Steps run since the last call, for a table or a Chrome trace; needs ``profile=True``."""
         return Profile(self._session.take_profile())
 
+    def to_bytes(self) -> bytes:
+        """The model, with its weights: what InferenceSession takes."""
+        return self._source.to_bytes()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (listed(infos) for infos in (self._session.inputs(), self._session.outputs()))
+        return f"InferenceSession({self._source}, inputs=[{inputs}], outputs=[{outputs}])"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InferenceSession, (self.to_bytes(), self._options)
+
+
+class ModelSource:
+    """What a session was made of, and how to get it again."""
+
+    def __init__(self, model: Any) -> None:
+        self._bytes = serialized(model)
+        self._path = None if self._bytes is not None else Path(os.fspath(model)).absolute()
+
+    def open(self, options: SessionOptions) -> _core.Session:
+        if self._bytes is not None:
+            return _core.Session.from_bytes(self._bytes, options)
+        session = _core.Session.from_path(str(self._path), options)
+        self._stamp = _stamp(self._path)
+        return session
+
+    def to_bytes(self) -> bytes:
+        if self._bytes is not None:
+            return self._bytes
+        if _stamp(self._path) != self._stamp:
+            raise _core.InvalidInput(f"{str(self._path)!r} was changed after the session had been made; make a new one")
+        return _core.model_bytes(str(self._path))
+
+    def __str__(self) -> str:
+        return repr(str(self._path)) if self._bytes is None else f"{len(self._bytes)} bytes"
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    if path is None or not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def serialized(model: Any) -> bytes | None:
+    """The bytes of a model in memory; None for a path."""
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    found: bytes | None = model.SerializeToString() if hasattr(model, "SerializeToString") else None
+    return found
+
+
+def listed(infos: Sequence[_core.ValueInfo]) -> str:
+    """``x: tensor(float)[N,4]`` for each."""
+    return ", ".join(f"{i.name}: {i.type}{'' if i.extents is None else '[' + ','.join(i.extents) + ']'}" for i in infos)
+
+
+def note_providers(providers: Sequence[Any] | None) -> None:
+    """Says, once per line of the script, that providers other than the CPU are not there."""
+    names = [p if isinstance(p, str) else p[0] for p in providers or []]
+    others = [name for name in names if name != "CPUExecutionProvider"]
+    if others:
+        warnings.warn(f"providers: got {', '.join(others)}; ignored, Backpass runs on the CPU", stacklevel=3)
+
+
+def name_list(what: str, names: Sequence[str] | None) -> list[str]:
+    """A list of names; a string is refused, whose letters would be taken for names."""
+    if isinstance(names, str):
+        raise _core.InvalidInput(f"{what}: got the string {names!r}, expected a list of names, [{names!r}]")
+    return list(names or [])
+
 
 def _with_settings(options: SessionOptions | None, settings: Mapping[str, Any]) -> SessionOptions:
     """The options with these fields set; the caller's own object stays as it is."""
@@ -83,17 +174,13 @@ def _with_settings(options: SessionOptions | None, settings: Mapping[str, Any]) 
         setattr(chosen, name, getattr(options, name))
     for name, value in settings.items():
         if name not in names:
-            raise TypeError(f"unknown session option {name!r}")
+            raise TypeError(f"unknown session option {name!r}; there are {', '.join(names)}")
         setattr(chosen, name, value)
     return chosen
 
 
 def open_session(model: Model, options: SessionOptions) -> _core.Session:
-    if isinstance(model, bytes):
-        return _core.Session.from_bytes(model, options)
-    if hasattr(model, "SerializeToString"):
-        return _core.Session.from_bytes(model.SerializeToString(), options)
-    return _core.Session.from_path(os.fspath(model), options)
+    return ModelSource(model).open(options)
 
 
 class CheckReport:
@@ -119,6 +206,12 @@ class CheckReport:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        if self.ok:
+            return _html.text(str(self))
+        rows = [(p.kind, p.op, p.node, p.text) for p in self.problems]
+        return _html.table(("kind", "operator", "node", "problem"), rows, f"{len(rows)} problem(s)")
+
 
 def check(model: Model, trainable: Sequence[str] | None = None) -> CheckReport:
     """Finds everything wrong with a model without running it.
@@ -126,14 +219,14 @@ def check(model: Model, trainable: Sequence[str] | None = None) -> CheckReport:
     With ``trainable``, names of inputs or initializers, also everything that keeps the model's outputs from being
     differentiated with respect to them.
     """
-    if hasattr(model, "SerializeToString"):
-        model = model.SerializeToString()
-    problems = _core.check_bytes(model) if isinstance(model, bytes) else _core.check_path(os.fspath(model))
+    content = serialized(model)
+    path = "" if content is not None else os.fsdecode(model)
+    problems = _core.check_path(path) if content is None else _core.check_bytes(content)
     if problems or trainable is None:
         return CheckReport(problems)
     request = _core.GradientRequest()
-    request.wrt = list(trainable)
+    request.wrt = name_list("trainable", trainable)
     request.standard_only = False
-    if isinstance(model, bytes):
-        return CheckReport(_core.check_gradients_bytes(model, request))
-    return CheckReport(_core.check_gradients_path(os.fspath(model), request))
+    if content is None:
+        return CheckReport(_core.check_gradients_path(path, request))
+    return CheckReport(_core.check_gradients_bytes(content, request))

@@ -78,14 +78,16 @@ void bind_parts(nb::module_& m) {
       .def_rw("step", &OptimizerGroup::step, "completed updates")
       .def_rw("initial_lr", &OptimizerGroup::initial_lr)
       .def_rw("momentums", &OptimizerGroup::momentums,
-              "{parameter: {'momentum0': Tensor}}: a copy holding the same tensors");
+              "{parameter: {'momentum0': Tensor}}: a copy holding the same tensors")
+      .def("__repr__", &describe_fields);
   nb::class_<ResumeState>(m, "ResumeState", "What else a run needs to go on exactly where it stopped.")
       .def(nb::init<>())
       .def_rw("learning_rate", &ResumeState::learning_rate, nb::arg().none())
       .def_rw("seed", &ResumeState::seed, nb::arg().none())
       .def_rw("random_counter", &ResumeState::random_counter, nb::arg().none())
       .def_rw("scheduler", &ResumeState::scheduler)
-      .def_rw("scheduler_state", &ResumeState::scheduler_state);
+      .def_rw("scheduler_state", &ResumeState::scheduler_state)
+      .def("__repr__", &describe_fields);
 }
 
 void bind_files(nb::class_<CheckpointState>& c) {

@@ -31,7 +31,8 @@ void bind_gradient(nb::module_& m) {
       .def_rw("wrt", &GradientRequest::wrt)
       .def_rw("outputs", &GradientRequest::outputs)
       .def_rw("seeds_as_inputs", &GradientRequest::seeds_as_inputs)
-      .def_rw("standard_only", &GradientRequest::standard_only);
+      .def_rw("standard_only", &GradientRequest::standard_only)
+      .def("__repr__", &describe_fields);
   m.def(
       "grad_path",
       [](const std::filesystem::path& p, const GradientRequest& r) { return to_bytes(unlocked_grad(p, r)); },

@@ -10,6 +10,9 @@
 
 #include "backpass/session.hpp"
 #include "bindings.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+#include "support/printable.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;
@@ -36,7 +39,10 @@ nb::object to_python(const RuntimeValue& v) {
 
 Feeds to_feeds(const nb::dict& feeds) {
   Feeds result;
-  for (auto [name, value] : feeds) result.emplace_back(nb::cast<std::string>(name), to_value(value));
+  for (auto [name, value] : feeds) {
+    if (!nb::isinstance<nb::str>(name)) throw nb::type_error("feeds: names are strings");
+    result.emplace_back(nb::cast<std::string>(name), to_value(value));
+  }
   return result;
 }
 
@@ -88,9 +94,38 @@ void bind_cancel(nb::module_& m) {
       .def("is_set", &CancelFlag::is_set);
 }
 
-void bind_reports(nb::module_& m) {
+/// Name and value of everything that can be set.
+nb::dict fields_of(nb::handle object) {
+  nb::dict fields;
+  for (nb::handle name : nb::cast<nb::list>(nb::module_::import_("builtins").attr("dir")(object))) {
+    if (!nb::cast<std::string>(name).starts_with('_')) fields[name] = nb::getattr(object, name);
+  }
+  return fields;
+}
+
+void bind_options(nb::module_& m) {
+  const SessionOptions d;
   nb::class_<SessionOptions>(m, "SessionOptions", "How a session runs; every default is automatic.")
-      .def(nb::init<>())
+      .def(
+          "__init__",
+          [](SessionOptions* self, int num_threads, bool optimize, bool reference, bool profile, int binding_cache,
+             double time_limit, std::shared_ptr<CancelFlag> cancel) {
+            new (self) SessionOptions{num_threads,   optimize,   reference,        profile,
+                                      binding_cache, time_limit, std::move(cancel)};
+          },
+          nb::kw_only(), nb::arg("num_threads") = d.num_threads, nb::arg("optimize") = d.optimize,
+          nb::arg("reference") = d.reference, nb::arg("profile") = d.profile,
+          nb::arg("binding_cache") = d.binding_cache, nb::arg("time_limit") = d.time_limit,
+          nb::arg("cancel") = nb::none())
+      .def("__repr__", &describe_fields)
+      .def(
+          "__reduce__",
+          [](nb::handle self) {
+            nb::dict fields = fields_of(self);
+            nb::del(fields["cancel"]);  // a flag belongs to its process
+            return nb::make_tuple(self.type(), nb::tuple(), nb::make_tuple(nb::none(), fields));
+          },
+          nb::sig("def __reduce__(self) -> tuple[typing.Any, ...]"))
       .def_rw("num_threads", &SessionOptions::num_threads)
       .def_rw("optimize", &SessionOptions::optimize)
       .def_rw("reference", &SessionOptions::reference)
@@ -98,20 +133,25 @@ void bind_reports(nb::module_& m) {
       .def_rw("binding_cache", &SessionOptions::binding_cache)
       .def_rw("time_limit", &SessionOptions::time_limit, "seconds that one call may take; 0: no limit")
       .def_rw("cancel", &SessionOptions::cancel, nb::arg().none(), "a CancelFlag that stops calls, or None");
+}
+
+void bind_reports(nb::module_& m) {
   nb::class_<ValueInfo>(m, "ValueInfo", "Name and type of an input or output.")
       .def_ro("name", &ValueInfo::name)
       .def_ro("type", &ValueInfo::type)
       .def_prop_ro("dtype", [](const ValueInfo& v) { return static_cast<int>(v.dtype); })
       .def_prop_ro(
           "extents", [](const ValueInfo& v) { return v.has_shape ? std::optional(v.shape) : std::nullopt; },
-          "numbers, or names for what may vary; None when the rank is not known");
+          "numbers, or names for what may vary; None when the rank is not known")
+      .def("__repr__", &describe_fields);
   nb::class_<StepRecord>(m, "StepRecord", "One executed step.")
       .def_ro("name", &StepRecord::name)
       .def_ro("op", &StepRecord::op)
       .def_ro("shapes", &StepRecord::shapes)
       .def_ro("start_us", &StepRecord::start_us)
       .def_ro("duration_us", &StepRecord::duration_us)
-      .def_ro("bytes", &StepRecord::bytes);
+      .def_ro("bytes", &StepRecord::bytes)
+      .def("__repr__", &describe_fields);
   nb::class_<PlanReport>(m, "PlanReport", "What planning decided for one set of input extents.")
       .def_ro("peak_bytes", &PlanReport::peak_bytes)
       .def_ro("lower_bound_bytes", &PlanReport::lower_bound_bytes)
@@ -120,21 +160,33 @@ void bind_reports(nb::module_& m) {
       .def_ro("views", &PlanReport::views)
       .def_ro("in_place", &PlanReport::in_place)
       .def_ro("late_steps", &PlanReport::late_steps)
-      .def("__str__", [](const PlanReport& r) { return r.text; });
+      .def("__repr__", [](const PlanReport& r) { return r.text; })
+      .def(
+          "_repr_html_",
+          [](const PlanReport& r) { return nb::module_::import_("backpass._html").attr("text")(r.text); },
+          nb::sig("def _repr_html_(self) -> str"));
   nb::class_<Problem>(m, "Problem", "One thing wrong with a model.")
       .def_prop_ro("kind",
                    [](const Problem& p) { return p.kind == Problem::Kind::invalid ? "invalid" : "unsupported"; })
       .def_ro("node", &Problem::node)
       .def_ro("op", &Problem::op)
-      .def_ro("text", &Problem::text)
-      .def("__str__", [](const Problem& p) { return p.text; })
-      .def("__repr__", [](const Problem& p) { return p.text; });
+      .def_prop_ro("text", [](const Problem& p) { return readable(p.text); })
+      .def("__repr__", [](const Problem& p) { return readable(p.text); });
 }
 
 }  // namespace
 
+std::string describe_fields(nb::handle object) {
+  std::string text;
+  for (auto [name, value] : fields_of(object)) {
+    text += concat(text.empty() ? "" : ", ", nb::cast<std::string>(name), "=", nb::repr(value).c_str());
+  }
+  return concat(nb::cast<std::string>(object.type().attr("__name__")), "(", text, ")");
+}
+
 void bind_session(nb::module_& m) {
   bind_cancel(m);
+  bind_options(m);
   bind_reports(m);
   nb::class_<InferenceSession>(m, "Session", "A loaded model.")
       .def_static("from_path", &from_path, nb::arg("path"), nb::arg("options"))
@@ -146,6 +198,10 @@ void bind_session(nb::module_& m) {
       .def("rewrites", &InferenceSession::rewrites)
       .def("graph_text", &InferenceSession::graph_text)
       .def("take_profile", &InferenceSession::take_profile);
+  m.def(
+      "model_bytes",
+      [](const std::filesystem::path& p) { return to_bytes(onnx_io::write_model(onnx_io::read_model(p))); },
+      nb::arg("path"), "A model and its weights, wherever they lie, in one piece.");
   m.def(
       "check_path", [](const std::filesystem::path& p) { return check(p); }, nb::arg("path"), NoGil());
   m.def(

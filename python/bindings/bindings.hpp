@@ -25,6 +25,9 @@ class Unlocked {
 /// The same around a bound function.
 using NoGil = nanobind::call_guard<Unlocked>;
 
+/// `Type(name=value, ...)` of everything an object shows, for __repr__.
+std::string describe_fields(nanobind::handle object);
+
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
 void bind_gradient(nanobind::module_& m);

@@ -4,6 +4,7 @@
 
 #include "backpass/cancel.hpp"
 #include "bindings.hpp"
+#include "support/printable.hpp"
 
 namespace nb = nanobind;
 
@@ -14,15 +15,35 @@ void run_signal_handlers() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+namespace {
+
+/// An exception of Python for one of C++. Messages may hold pieces of damaged files; Python takes UTF-8 only.
+template <class E>
+nb::object bind_exception(nb::module_& m, const char* name, nb::handle base) {
+  nb::exception<E> made(m, name, base);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const E& e) {
+          PyErr_SetString(static_cast<PyObject*>(type), backpass::readable(e.what()).c_str());
+        }
+      },
+      made.ptr());
+  return made;
+}
+
+}  // namespace
+
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // sessions in global variables outlive the interpreter
   m.doc() = "The Backpass engine.";
   m.attr("version") = BACKPASS_VERSION;
-  nb::exception<backpass::Error> error(m, "Error", PyExc_RuntimeError);
-  nb::exception<backpass::InvalidInput>(m, "InvalidInput", error);
-  nb::exception<backpass::Unsupported>(m, "Unsupported", error);
-  nb::exception<backpass::Cancelled>(m, "Cancelled", error);
-  nb::exception<backpass::InternalBug>(m, "InternalBug", error);
+  nb::object error = bind_exception<backpass::Error>(m, "Error", PyExc_RuntimeError);
+  bind_exception<backpass::InvalidInput>(m, "InvalidInput", error);
+  bind_exception<backpass::Unsupported>(m, "Unsupported", error);
+  bind_exception<backpass::Cancelled>(m, "Cancelled", error);
+  bind_exception<backpass::InternalBug>(m, "InternalBug", error);
   bind_tensor(m);
   bind_session(m);
   bind_gradient(m);

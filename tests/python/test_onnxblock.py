@@ -432,3 +432,30 @@ def test_nothing_is_printed_when_blocks_are_collected(monkeypatch: pytest.Monkey
     del block
     gc.collect()
     assert not seen
+
+
+@pytest.mark.parametrize("kind", ["standard", "engine's"])
+def test_blocks_may_return_sequences(kind: str) -> None:
+    """One of the standard's, whose type onnx infers, and one behind an operator that onnx does not know."""
+
+    class Several(onnxblock.ForwardBlock):
+        def build(self, name: str) -> str:
+            sequence: str = blocks.SequenceConstruct()(name, name)
+            if kind == "standard":
+                return sequence
+            clipped: str = optim.ClipGradNorm(1.0)(sequence)
+            return clipped
+
+    block = Several()
+    with onnxblock.base(model()):
+        block("y")
+    (output,) = block.to_model_proto().graph.output
+    assert output.type.sequence_type.elem_type.tensor_type.elem_type == TensorProto.FLOAT
+    (both,) = backpass.InferenceSession(block.to_model_proto()).run(None, {"x": X})
+    assert [value.shape for value in both] == [(5, 3), (5, 3)]
+
+
+def test_types_of_outputs_that_only_the_engine_knows() -> None:
+    for text, kind in (("tensor(double)", "tensor_type"), ("seq(tensor(int64))", "sequence_type")):
+        assert _graph_utils._type_proto(text, None).WhichOneof("value") == kind
+    assert _graph_utils._type_proto("optional(seq(tensor(bool)))", None).HasField("optional_type")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Any
 
 from backpass import _core
+from backpass.session import note_providers
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -25,17 +28,32 @@ class ExecutionMode(IntEnum):
     ORT_PARALLEL = 1
 
 
+class ExecutionOrder(IntEnum):
+    """Accepted, without effect."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
 class SessionOptions:
-    """Settings of a session. Threads, profiling and the optimization level have an effect; the rest is kept."""
+    """Settings of a session.
+
+    Threads, profiling, the optimization level, fixed dimensions and initializers have an effect; the rest is kept.
+    """
 
     __slots__ = (
         "_entries",
+        "denotations",
+        "dimensions",
         "enable_cpu_mem_arena",
         "enable_mem_pattern",
         "enable_mem_reuse",
         "enable_profiling",
         "execution_mode",
+        "execution_order",
         "graph_optimization_level",
+        "initializers",
         "inter_op_num_threads",
         "intra_op_num_threads",
         "log_severity_level",
@@ -44,6 +62,7 @@ class SessionOptions:
         "optimized_model_filepath",
         "profile_file_prefix",
         "use_deterministic_compute",
+        "use_per_session_threads",
     )  # a name that is none of these is an error, as in the original
 
     def __init__(self) -> None:
@@ -61,6 +80,11 @@ class SessionOptions:
         self.optimized_model_filepath = ""
         self.profile_file_prefix = "onnxruntime_profile_"
         self.use_deterministic_compute = True
+        self.use_per_session_threads = True
+        self.execution_order = ExecutionOrder.DEFAULT
+        self.dimensions: dict[str, int] = {}
+        self.denotations: dict[str, int] = {}
+        self.initializers: dict[str, Any] = {}
         self._entries: dict[str, str] = {}
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -70,6 +94,27 @@ class SessionOptions:
         if key not in self._entries:
             raise _core.InvalidInput(f"session options have no entry {key!r}")
         return self._entries[key]
+
+    def add_free_dimension_override_by_name(self, dim_name: str, dim_value: int) -> None:
+        """Dimensions of this name have this extent in the session."""
+        self.dimensions[dim_name] = _extent(dim_name, dim_value)
+
+    def add_free_dimension_override_by_denotation(self, dim_denotation: str, dim_value: int) -> None:
+        """Dimensions that are marked as this have this extent in the session."""
+        self.denotations[dim_denotation] = _extent(dim_denotation, dim_value)
+
+    def add_initializer(self, name: str, ort_value: Any) -> None:
+        """The session uses this value in place of the model's."""
+        self.initializers[name] = ort_value
+
+    def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
+        self.initializers.update(zip(names, ort_values, strict=True))
+
+    def has_providers(self) -> bool:
+        return False
+
+    def add_provider(self, provider_name: str, provider_options: Mapping[str, str] | None = None) -> None:
+        note_providers([provider_name])
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
         raise _core.Unsupported(
@@ -83,6 +128,16 @@ class SessionOptions:
         options.optimize = self.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL
         options.profile = self.enable_profiling
         return options
+
+    def __repr__(self) -> str:
+        values = (f"{name}={getattr(self, name)!r}" for name in self.__slots__ if not name.startswith("_"))
+        return f"SessionOptions({', '.join(values)})"
+
+
+def _extent(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _core.InvalidInput(f"free dimension {name!r}: got {value!r}, expected a number from 0 on")
+    return value
 
 
 class RunOptions:

@@ -1,14 +1,23 @@
 """What ``onnxruntime.training`` holds at its top after `backpass.compat.install`."""
 
+import enum
 import importlib
 import importlib.util
 from typing import Any
 
 from backpass import compat
 
-__all__ = ["artifacts", "is_ortmodule_available"]  # noqa: F822  # by __getattr__, which needs onnx for it
+__all__ = ["PropagateCastOpsStrategy", "artifacts", "is_ortmodule_available"]  # noqa: F822  # by __getattr__
 
 __path__: list[str] = []  # a package to `import`, whose parts backpass.compat knows
+
+
+class PropagateCastOpsStrategy(enum.IntFlag):
+    """Kept for scripts: the engine runs the casts a model has."""
+
+    NONE = 0
+    INSERT_AND_REDUCE = 1
+    FLOOD_FILL = 2
 
 
 def is_ortmodule_available() -> bool:

@@ -105,7 +105,22 @@ def _inferred_by_engine(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProt
     options.optimize = False
     (found,) = _core.Session.from_bytes(probe.SerializeToString(), options).outputs()
     shape = None if found.extents is None else [int(e) if e.isdigit() else e for e in found.extents]
-    return helper.make_tensor_value_info(name, found.dtype, shape)
+    return helper.make_value_info(name, _type_proto(found.type, shape))
+
+
+def _type_proto(text: str, shape: list[int | str] | None) -> onnx.TypeProto:
+    """The type that the engine spells ``tensor(float)``, ``seq(tensor(int64))``, ``optional(tensor(bool))``."""
+    kind, _, inside = text.removesuffix(")").partition("(")
+    made: onnx.TypeProto
+    if kind == "tensor":
+        made = helper.make_tensor_type_proto(onnx.TensorProto.DataType.Value(inside.upper()), shape)
+    elif kind == "seq":
+        made = helper.make_sequence_type_proto(_type_proto(inside, None))
+    elif kind == "optional":
+        made = helper.make_optional_type_proto(_type_proto(inside, shape))
+    else:
+        raise InvalidInput(f"type of an output: got {text}, expected a tensor, a sequence or an optional")
+    return made
 
 
 def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import onnx
@@ -100,9 +101,13 @@ class TrainingBlock(ForwardBlock):
 
 def _split(model: onnx.ModelProto, trained: list[str], frozen: list[str]) -> Parameters:
     known = {info.name for info in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
-    for name in (*trained, *frozen):
+    for name in trained:
         if name not in known:
             raise _not_a_parameter(model, name)
+    absent = [name for name in frozen if name not in known]
+    if absent:
+        shown = ", ".join(absent[:20]) + (f" and {len(absent) - 20} more" if len(absent) > 20 else "")
+        warnings.warn(f"frozen parameters that are neither initializers nor inputs are ignored: {shown}", stacklevel=2)
     initializers = list(model.graph.initializer)
     return [t for t in initializers if t.name in trained], [t for t in initializers if t.name in frozen]
 

@@ -116,6 +116,8 @@ class FallbackManager:
         self.reason = error
 
 
+_FallbackManager = FallbackManager  # as scripts know it
+
 _LINES, _COLUMNS = 3, 200
 _OUTSIDE = (sysconfig.get_path("stdlib"), *(str(pathlib.Path(p).parent) for p in (torch.__file__, backpass.__file__)))
 

@@ -26,12 +26,13 @@ def register_graph_optimizer(
     """Decorates ``function(graph: onnx.GraphProto)``, which changes the graph it gets, in place.
 
     It gets the forward graph, in training and in inference alike: gradients are derived from what it leaves. Inputs and
-    outputs must stay. `target_modules`: class names of the modules wrapped; `devices`: must include the CPU; functions
-    of higher `priority` run first.
+    outputs must stay. `target_modules`: class names of the modules wrapped; `devices`: must include the CPU; both as
+    ``"a|b"`` or as a list; functions of higher `priority` run first.
     """
+    places = _names(devices)
 
     def register(function: GraphFunction) -> GraphFunction:
-        if devices == "all" or "cpu" in ([devices] if isinstance(devices, str) else devices):
+        if places is None or any(place.lower().startswith("cpu") for place in places):
             _registered.append(_Registered(function, _names(target_modules), priority))
             _registered.sort(key=lambda entry: -entry.priority)
         return function
@@ -39,10 +40,10 @@ def register_graph_optimizer(
     return register
 
 
-def _names(modules: str | Sequence[str]) -> frozenset[str] | None:
-    if isinstance(modules, str):
-        return None if modules == "all" else frozenset(modules.split("|"))
-    return frozenset(modules)
+def _names(given: str | Sequence[str]) -> frozenset[str] | None:
+    """Names joined by ``|``, or a list of them; None for all."""
+    names = frozenset(name.strip() for name in (given.split("|") if isinstance(given, str) else given))
+    return None if "all" in names else names
 
 
 def apply_graph_optimizers(model: onnx.ModelProto, module: str) -> onnx.ModelProto:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from backpass.ortmodule.debug import DebugOptions, Logging, LogLevel, SaveOnnx
 from backpass.ortmodule.fallback import DEFAULT_POLICY, FallbackPolicy
+
+__all__ = ["WITHOUT_EFFECT", "DebugOptions", "LogLevel", "RuntimeOptions", "from_environment"]
 
 _NO_GPU = "Backpass runs on CPUs"
 _NOT_YET = "not available in this version"
@@ -76,6 +80,8 @@ class RuntimeOptions:
     """Of the engine; 0 for as many as torch uses."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.num_threads <= 1024:
+            raise ValueError(f"num_threads: got {self.num_threads!r}, expected 0 to 1024")
         if self.dynamic_shapes not in ("auto", "always", "never"):
             raise ValueError(f"dynamic_shapes: got {self.dynamic_shapes!r}, expected 'auto', 'always' or 'never'")
 
@@ -94,6 +100,21 @@ class RuntimeOptions:
             elif name.startswith("ORTMODULE_") and name not in known | _ELSEWHERE:
                 logger.warning("%s is not an environment variable of ORTModule; it has no effect", name)
         return dataclasses.replace(self, **changes)
+
+
+class _SkipCheck(enum.IntFlag):
+    """Kept for scripts: each call looks whether module or inputs changed, which takes microseconds."""
+
+    SKIP_CHECK_DISABLED = 1
+    SKIP_CHECK_DEVICE = 2
+    SKIP_CHECK_BUILD_GRADIENT = 4
+    SKIP_CHECK_EXECUTION_AGENT = 8
+
+
+# As scripts know them.
+_RuntimeOptions = RuntimeOptions
+_SaveOnnxOptions = SaveOnnx
+_LoggingOptions = Logging
 
 
 def _read(name: str, text: str, like: Any) -> Any:

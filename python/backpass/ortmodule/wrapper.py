@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from backpass._html import Report
 from backpass.ortmodule import features
 from backpass.ortmodule.debug import DebugOptions
 from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTorchModelException, wrap_exception
@@ -91,7 +92,7 @@ class ORTModule(nn.Module):
 
     def explain(self) -> str:
         """What was exported, what torch still runs and its share of the time, what was rewritten."""
-        return features.explain(self._manager)
+        return Report(features.explain(self._manager))
 
     @property
     def module(self) -> nn.Module:

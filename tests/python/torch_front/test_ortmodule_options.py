@@ -384,6 +384,35 @@ def test_graph_optimizers() -> None:
 
 
 @pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("devices", "modules", "is_registered"),
+    [
+        ("all", "all", True),
+        ("cpu", "all", True),
+        ("cpu|cuda", "all", True),
+        ("cuda | CPU", "all", True),
+        ("cuda|cpu:0", "all", True),
+        (["cuda", "cpu"], ["Other", "Net"], True),
+        ("cuda|rocm", "all", False),
+        (["cuda"], "all", False),
+        ("all", "Other|Net", True),
+        ("all", "Other | Net", True),
+        ("all", "Other|all", True),
+        ("all", "Other", False),
+    ],
+)
+def test_graph_optimizers_for_several_devices_and_modules(devices: Any, modules: Any, is_registered: bool) -> None:
+    called = []
+
+    @register_graph_optimizer(target_modules=modules, devices=devices)
+    def note(graph: onnx.GraphProto) -> None:
+        called.append(graph)
+
+    optimizers.apply_graph_optimizers(onnx.ModelProto(), "Net")
+    assert bool(called) == is_registered
+
+
+@pytest.mark.usefixtures("registry")
 def test_graph_optimizers_keep_inputs() -> None:
     @register_graph_optimizer()
     def drop(graph: onnx.GraphProto) -> None:

@@ -1,0 +1,1 @@
+"""What ``onnxruntime.capi`` holds: other names for parts of `backpass._ort`."""

@@ -1,0 +1,121 @@
+"""onnxruntime's errors by their names, and which of them the engine's become.
+
+Scripts written for onnxruntime catch `InvalidArgument`, `Fail`, `NoSuchFile` and others. What is raised here is one of
+these and one of Backpass's own errors at once, so that either name catches it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from backpass import _core
+
+
+class Fail(Exception):  # noqa: N818  # the names scripts know
+    """Something went wrong."""
+
+
+class InvalidArgument(Exception):  # noqa: N818
+    """A feed, a name or an option is not as the model wants it."""
+
+
+class NoSuchFile(Exception):  # noqa: N818
+    """The model's file is not there."""
+
+
+class NoModel(Exception):  # noqa: N818
+    """Nothing was loaded."""
+
+
+class EngineError(Exception):
+    """Not raised here."""
+
+
+class RuntimeException(Exception):  # noqa: N818
+    """A node could not be run with what it was given."""
+
+
+class InvalidProtobuf(Exception):  # noqa: N818
+    """The file is damaged, or no model."""
+
+
+class ModelLoaded(Exception):  # noqa: N818
+    """Not raised here."""
+
+
+class NotImplemented(Exception):  # noqa: N818
+    """The model is legal, but Backpass cannot run it."""
+
+
+class InvalidGraph(Exception):  # noqa: N818
+    """The model is not legal."""
+
+
+class EPFail(Exception):  # noqa: N818
+    """Not raised here: there is one provider."""
+
+
+class _MissingFile(_core.InvalidInput, NoSuchFile):
+    pass
+
+
+class _DamagedFile(_core.InvalidInput, InvalidProtobuf):
+    pass
+
+
+class _IllegalModel(_core.InvalidInput, InvalidGraph, Fail):
+    pass
+
+
+class _UnsupportedModel(_core.Unsupported, NotImplemented, Fail):
+    pass
+
+
+class _FeedError(_core.InvalidInput, InvalidArgument, ValueError):
+    pass
+
+
+class _FailedRun(_core.InvalidInput, RuntimeException, InvalidArgument, Fail):
+    pass
+
+
+class _Bug(_core.InternalBug, RuntimeException, Fail):
+    pass
+
+
+@contextmanager
+def loading(model: Any) -> Iterator[None]:
+    """What goes wrong inside is about loading this model."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _MissingFile(str(error)) from error
+    except _core.InvalidInput as error:
+        raise _load_error(model, str(error))(str(error)) from error
+    except _core.Unsupported as error:
+        raise _UnsupportedModel(str(error)) from error
+    except _core.InternalBug as error:
+        raise _Bug(str(error)) from error
+
+
+def _load_error(model: Any, text: str) -> type[_core.InvalidInput]:
+    if isinstance(model, str | os.PathLike) and not os.path.exists(model):
+        return _MissingFile
+    is_damaged = any(part in text for part in ("damaged", "not an ONNX model", "not a regular file"))
+    return _DamagedFile if is_damaged else _IllegalModel
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """What goes wrong inside is about running a model; messages about a node open with its label."""
+    try:
+        yield
+    except _core.InvalidInput as error:
+        raise (_FailedRun if str(error).startswith("[") else _FeedError)(str(error)) from error
+    except _core.Unsupported as error:
+        raise _UnsupportedModel(str(error)) from error
+    except _core.InternalBug as error:
+        raise _Bug(str(error)) from error
