@@ -27,7 +27,7 @@ from backpass import _core
 from backpass._convert import is_ort_value, to_engine, to_input, to_numpy
 from backpass._values import OrtValue
 from backpass.profile import Profile
-from backpass.session import listed, name_list, serialized
+from backpass.session import listed, name_list, serialized, whole_path
 
 Source = str | os.PathLike[str] | bytes
 
@@ -456,7 +456,7 @@ def _source(model: Source | None, needed: str = "") -> Any:
     if model is None:
         return None
     content = serialized(model)
-    return os.path.abspath(os.fspath(model)) if content is None else content
+    return whole_path(model) if content is None else content
 
 
 def _whole(model: str | bytes | None) -> bytes | None:

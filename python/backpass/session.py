@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from backpass import _core, _html
@@ -111,12 +110,12 @@ class ModelSource:
 
     def __init__(self, model: Any) -> None:
         self._bytes = serialized(model)
-        self._path = None if self._bytes is not None else Path(os.fspath(model)).absolute()
+        self._path = None if self._bytes is not None else whole_path(model)
 
     def open(self, options: SessionOptions) -> _core.Session:
         if self._bytes is not None:
             return _core.Session.from_bytes(self._bytes, options)
-        session = _core.Session.from_path(str(self._path), options)
+        session = _core.Session.from_path(self._path or "", options)
         self._stamp = _stamp(self._path)
         return session
 
@@ -124,17 +123,23 @@ class ModelSource:
         if self._bytes is not None:
             return self._bytes
         if _stamp(self._path) != self._stamp:
-            raise _core.InvalidInput(f"{str(self._path)!r} was changed after the session had been made; make a new one")
-        return _core.model_bytes(str(self._path))
+            raise _core.InvalidInput(f"{self._path!r} was changed after the session had been made; make a new one")
+        return _core.model_bytes(self._path or "")
 
     def __str__(self) -> str:
-        return repr(str(self._path)) if self._bytes is None else f"{len(self._bytes)} bytes"
+        return repr(self._path) if self._bytes is None else f"{len(self._bytes)} bytes"
 
 
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    if path is None or not path.exists():
+def whole_path(path: Any) -> str:
+    """From the root on, also after the current folder has changed; an empty one stays empty."""
+    text = os.fsdecode(path)
+    return os.path.abspath(text) if text else text
+
+
+def _stamp(path: str | None) -> tuple[int, int, int] | None:
+    if path is None or not os.path.exists(path):
         return None
-    found = path.stat()
+    found = os.stat(path)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

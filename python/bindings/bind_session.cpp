@@ -40,8 +40,9 @@ nb::object to_python(const RuntimeValue& v) {
 Feeds to_feeds(const nb::dict& feeds) {
   Feeds result;
   for (auto [name, value] : feeds) {
-    if (!nb::isinstance<nb::str>(name)) throw nb::type_error("feeds: names are strings");
-    result.emplace_back(nb::cast<std::string>(name), to_value(value));
+    std::string text;
+    if (!nb::try_cast(name, text)) throw nb::type_error("feeds: names are strings of valid characters");
+    result.emplace_back(std::move(text), to_value(value));
   }
   return result;
 }
@@ -196,7 +197,7 @@ void bind_session(nb::module_& m) {
       .def("run", &run, nb::arg("names"), nb::arg("feeds"))
       .def("plan", &plan, nb::arg("feeds"))
       .def("rewrites", &InferenceSession::rewrites)
-      .def("graph_text", &InferenceSession::graph_text)
+      .def("graph_text", [](const InferenceSession& s) { return readable(s.graph_text()); })
       .def("take_profile", &InferenceSession::take_profile);
   m.def(
       "model_bytes",

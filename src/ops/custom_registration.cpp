@@ -138,6 +138,7 @@ void check_operator(const CustomOperator& op) {
   if ((op.forward != nullptr) == (op.kernel != nullptr)) {
     fail("operator ", name, ": expected exactly one of forward and kernel");
   }
+  if (op.since < 1) fail("operator ", name, " since: got ", op.since, ", expected an opset version from 1 on");
   auto is_range = [](const OperandCount& c) { return c.min >= 0 && (c.max < 0 || c.max >= c.min); };
   if (!is_range(op.inputs) || !is_range(op.outputs) || op.outputs.max == 0) {
     fail("operator ", name, " number of inputs and outputs: got ", op.inputs.min, " to ", op.inputs.max, " and ",

@@ -14,6 +14,7 @@
 #include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
+#include "support/printable.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -52,7 +53,7 @@ struct InferenceSession::Impl {
     for (const auto& feed : feeds) {
       auto it = std::find_if(inputs.begin(), inputs.end(), [&](const ValueInfo& i) { return i.name == feed.first; });
       if (it == inputs.end()) {
-        problems += concat("\ninput '", feed.first, "' does not exist; the model takes ", names(inputs));
+        problems += concat("\ninput ", printable(feed.first), " does not exist; the model takes ", names(inputs));
         continue;
       }
       auto index = static_cast<std::size_t>(it - inputs.begin());
@@ -79,7 +80,7 @@ struct InferenceSession::Impl {
 
   static std::string names(const std::vector<ValueInfo>& infos) {
     std::string text;
-    for (const ValueInfo& info : infos) text += (text.empty() ? "'" : ", '") + info.name + "'";
+    for (const ValueInfo& info : infos) text += (text.empty() ? "" : ", ") + printable(info.name);
     return text.empty() ? "none" : text;
   }
 
@@ -95,7 +96,7 @@ struct InferenceSession::Impl {
     std::vector<RuntimeValue> chosen;
     for (const std::string& name : wanted) {
       auto it = std::find_if(outputs.begin(), outputs.end(), [&](const ValueInfo& o) { return o.name == name; });
-      if (it == outputs.end()) fail("output '", name, "' does not exist; the model gives ", names(outputs));
+      if (it == outputs.end()) fail("output ", printable(name), " does not exist; the model gives ", names(outputs));
       chosen.push_back(all[static_cast<std::size_t>(it - outputs.begin())]);
     }
     return chosen;

@@ -10,7 +10,7 @@ import backpass
 import numpy as np
 import onnx
 import pytest
-from backpass import _core, artifacts
+from backpass import _core, artifacts, onnxblock
 from backpass.api import (
     CheckpointState,
     LinearLRScheduler,
@@ -273,3 +273,36 @@ def test_names_of_checkpoints_are_text(what: str, bytes_: bytes, shown: str) -> 
 def test_values_of_properties_are_text() -> None:
     with pytest.raises(backpass.InvalidInput, match="property 'propertyname': got bytes that are not UTF-8"):
         CheckpointState.from_bytes(damaged_checkpoint(b"propertyvalue", b"\xffropertyvalue"))
+
+
+# ---- Text that is none.
+def test_names_and_paths_with_odd_characters(tmp_path: Path) -> None:
+    session = backpass.InferenceSession(model())
+    with pytest.raises(backpass.InvalidInput, match=r"input 'a\?b\?' does not exist; the model takes 'x'"):
+        session.run(None, {"a\0b\x1b": X})
+    with pytest.raises(backpass.InvalidInput, match=r"output 'a\?b' does not exist; the model gives 'y'"):
+        session.run(["a\0b"], {"x": X})
+    with pytest.raises(TypeError, match="feeds: names are strings"):
+        session.run(None, {"a\udce9": X})
+    path = f"{tmp_path}/caf\udce9"  # how Python shows bytes of a file's name that are not UTF-8
+    for load in (backpass.InferenceSession, CheckpointState.load_checkpoint):
+        with pytest.raises(backpass.InvalidInput, match=r"caf\?'\] cannot open"):
+            load(path)
+        with pytest.raises(backpass.InvalidInput, match="''"):
+            load("")
+
+
+def test_graphs_are_shown_whatever_their_strings_hold() -> None:
+    made = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (string[N] x) => (string[M] y)'
+        ' { y = StringNormalizer <stopwords = ["a"]> (x) }'
+    )
+    made.graph.node[0].attribute[0].strings[0] = b"\xff\x00\x1b"
+    assert "StringNormalizer" in backpass.InferenceSession(made).graph_text()
+
+
+def test_blocks_and_operators() -> None:
+    with pytest.raises(backpass.InvalidInput, match="Linear: got -1 and 2 features"):
+        onnxblock.blocks.Linear(-1, 2)
+    with pytest.raises(backpass.InvalidInput, match="since: got -4, expected"):
+        backpass.register_operator("refusals", "Op", since=-4)(lambda x: x)

@@ -267,6 +267,8 @@ class Linear(Block):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
     ) -> None:
+        if min(in_features, out_features) < 1:
+            raise InvalidInput(f"Linear: got {in_features} and {out_features} features, expected at least 1 each")
         self._shape = (in_features, out_features)
         self._bias = bias
         self._alpha = alpha
