@@ -163,9 +163,10 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
         return found
     if element_type == STRING:
         return np.dtype(object)
-    if element_type not in DTYPE_OF_CODE:
-        raise InvalidInput(f"element type: got {element_type}, expected one of ONNX's codes")
-    return DTYPE_OF_CODE[element_type]
+    try:
+        return DTYPE_OF_CODE[element_type]
+    except KeyError:
+        raise InvalidInput(f"element type: got {element_type}, expected one of ONNX's codes") from None
 
 
 def on_cpu(device_type: str) -> None:

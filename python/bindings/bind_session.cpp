@@ -111,8 +111,8 @@ void bind_options(nb::module_& m) {
           "__init__",
           [](SessionOptions* self, int num_threads, bool optimize, bool reference, bool profile, int binding_cache,
              double time_limit, std::shared_ptr<CancelFlag> cancel) {
-            new (self) SessionOptions{num_threads,   optimize,   reference,        profile,
-                                      binding_cache, time_limit, std::move(cancel)};
+            new (self)
+                SessionOptions{num_threads, optimize, reference, profile, binding_cache, time_limit, std::move(cancel)};
           },
           nb::kw_only(), nb::arg("num_threads") = d.num_threads, nb::arg("optimize") = d.optimize,
           nb::arg("reference") = d.reference, nb::arg("profile") = d.profile,

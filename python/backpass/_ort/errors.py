@@ -82,6 +82,10 @@ class _FailedRun(_core.InvalidInput, RuntimeException, InvalidArgument, Fail):
     pass
 
 
+class _Stopped(_core.Cancelled, Fail):
+    pass
+
+
 class _Bug(_core.InternalBug, RuntimeException, Fail):
     pass
 
@@ -97,6 +101,8 @@ def loading(model: Any) -> Iterator[None]:
         raise _load_error(model, str(error))(str(error)) from error
     except _core.Unsupported as error:
         raise _UnsupportedModel(str(error)) from error
+    except _core.Cancelled as error:
+        raise _Stopped(str(error)) from error
     except _core.InternalBug as error:
         raise _Bug(str(error)) from error
 
@@ -117,5 +123,7 @@ def running() -> Iterator[None]:
         raise (_FailedRun if str(error).startswith("[") else _FeedError)(str(error)) from error
     except _core.Unsupported as error:
         raise _UnsupportedModel(str(error)) from error
+    except _core.Cancelled as error:
+        raise _Stopped(str(error)) from error
     except _core.InternalBug as error:
         raise _Bug(str(error)) from error

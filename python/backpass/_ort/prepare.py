@@ -22,9 +22,7 @@ _IN_PLACE = {
 }
 
 
-def prepare(
-    source: Model, options: SessionOptions
-) -> tuple[ModelMetadata | None, Model, dict[str, str], int | None]:
+def prepare(source: Model, options: SessionOptions) -> tuple[ModelMetadata | None, Model, dict[str, str], int | None]:
     """Facts about the model, the model to load, which of its outputs holds which updated input, and how many outputs
     it had before those were added. Without the package onnx the facts are not known.
     """
