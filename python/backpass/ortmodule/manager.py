@@ -88,8 +88,10 @@ class Manager:
                     return self.module(*args, **kwargs)
                 with self._refusing():
                     tree = self._look()
-                    if self._is_lazy(tree):
-                        return self.module(*args, **kwargs)
+                    is_lazy = self._is_lazy(tree)
+                if is_lazy:
+                    return self.module(*args, **kwargs)
+                with self._refusing():
                     variant = self._variant(tree, args, kwargs, tensors)
                 feeds = variant.feeds(tree, tensors)
             try:

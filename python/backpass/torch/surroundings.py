@@ -112,7 +112,7 @@ def real_numbers() -> Iterator[None]:
         if isinstance(source, torch.Tensor):
             target.copy_(source.detach())
 
-    def compared(real: torch.Tensor, fake: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def compared(real: torch.Tensor, fake: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(fake.storage_offset(), int):  # else it is a row that data choose, and compares with nothing yet
             compare(real, fake, *args, **kwargs)
 
