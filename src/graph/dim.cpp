@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "graph/dim_terms.hpp"
+
 namespace backpass {
-namespace {
 
 std::int64_t checked_add(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
@@ -17,46 +18,115 @@ std::int64_t checked_mul(std::int64_t a, std::int64_t b) {
   return r;
 }
 
-std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
-  std::int64_t q = a / b;
-  return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
+namespace {
+
+int compare(std::int64_t a, std::int64_t b) { return a < b ? -1 : (a > b ? 1 : 0); }
+
+int compare(const Dim& a, const Dim& b) {
+  const Dim::Terms left = terms_of(a);
+  const Dim::Terms right = terms_of(b);
+  auto l = left.begin();
+  auto r = right.begin();
+  for (; l != left.end() && r != right.end(); ++l, ++r) {
+    if (int c = backpass::compare(l->first, r->first); c != 0) return c;
+    if (int c = compare(l->second, r->second); c != 0) return c;
+  }
+  return compare(std::ssize(left), std::ssize(right));
 }
 
 }  // namespace
 
-Dim Dim::symbol(const std::string& name) { return from_terms({{{name}, 1}}); }
-
-Dim::Terms Dim::terms() const {
-  if (terms_) return *terms_;
-  return value_ == 0 ? Terms{} : Terms{{{}, value_}};
+int compare(const Atom& a, const Atom& b) {
+  if (&a == &b) return 0;
+  if (int c = a.text.compare(b.text); c != 0) return c;
+  if (a.kind != b.kind) return a.kind < b.kind ? -1 : 1;
+  // Equal texts with other operands: a symbol may have been given the name of an expression.
+  for (std::size_t i = 0; i < std::min(a.operands.size(), b.operands.size()); ++i) {
+    if (int c = compare(a.operands[i], b.operands[i]); c != 0) return c;
+  }
+  return compare(std::ssize(a.operands), std::ssize(b.operands));
 }
 
-Dim Dim::from_terms(Terms terms) {
+int compare(const Monomial& a, const Monomial& b) {
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (int c = compare(*a[i], *b[i]); c != 0) return c;
+  }
+  return compare(std::ssize(a), std::ssize(b));
+}
+
+// ---- Building
+
+Dim::Dim(Terms terms) {
   std::erase_if(terms, [](const auto& t) { return t.second == 0; });
-  if (terms.empty()) return 0;
-  if (terms.size() == 1 && terms.begin()->first.empty()) return terms.begin()->second;
-  Dim d;
-  d.terms_ = std::make_shared<const Terms>(std::move(terms));
-  return d;
+  if (terms.empty()) return;
+  if (terms.size() == 1 && terms.begin()->first.empty()) {
+    value_ = terms.begin()->second;
+  } else {
+    terms_ = std::make_shared<const Terms>(std::move(terms));
+  }
+}
+
+Dim Dim::symbol(const std::string& name) { return atom_of(Atom::Kind::symbol, name, {}); }
+
+Dim atom_of(Atom::Kind kind, std::string text, std::vector<Dim> operands) {
+  Dim::Terms terms;
+  terms[{std::make_shared<const Atom>(Atom{kind, std::move(text), std::move(operands)})}] = 1;
+  return Dim(std::move(terms));
+}
+
+Dim::Terms terms_of(const Dim& d) {
+  if (d.terms() != nullptr) return *d.terms();
+  Dim::Terms terms;
+  if (!d.is(0)) terms[{}] = d.value();
+  return terms;
+}
+
+const Atom* shifted_atom(const Dim& d, std::int64_t& shift) {
+  shift = 0;
+  if (d.is_known() || d.terms()->size() > 2) return nullptr;
+  const Atom* atom = nullptr;
+  for (const auto& [monomial, coefficient] : *d.terms()) {
+    if (monomial.empty()) {
+      shift = coefficient;
+    } else {
+      if (atom != nullptr || coefficient != 1 || monomial.size() != 1) return nullptr;
+      atom = monomial.front().get();
+    }
+  }
+  return atom;
+}
+
+std::int64_t constant_part(const Dim& d) {
+  if (d.is_known()) return d.value();
+  auto it = d.terms()->find({});
+  return it == d.terms()->end() ? 0 : it->second;
 }
 
 std::optional<std::string> Dim::symbol_name() const {
-  if (!terms_ || terms_->size() != 1) return std::nullopt;
-  const auto& [atoms, coefficient] = *terms_->begin();
-  if (coefficient != 1 || atoms.size() != 1) return std::nullopt;
-  return atoms.front();
+  std::int64_t shift = 0;
+  const Atom* atom = shifted_atom(*this, shift);
+  if (atom == nullptr || shift != 0) return std::nullopt;
+  return atom->text;
 }
+
+bool Dim::is_compound() const {
+  std::int64_t shift = 0;
+  const Atom* atom = shifted_atom(*this, shift);
+  return atom != nullptr && shift == 0 && atom->kind != Atom::Kind::symbol;
+}
+
+// ---- Arithmetic
 
 bool operator==(const Dim& a, const Dim& b) {
   if (a.is_known() || b.is_known()) return a.is_known() && b.is_known() && a.value_ == b.value_;
-  return a.terms_ == b.terms_ || *a.terms_ == *b.terms_;
+  return a.terms_ == b.terms_ || compare(a, b) == 0;
 }
 
 Dim operator+(const Dim& a, const Dim& b) {
   if (a.is_known() && b.is_known()) return checked_add(a.value_, b.value_);
-  Dim::Terms sum = a.terms();
-  for (const auto& [atoms, coefficient] : b.terms()) sum[atoms] = checked_add(sum[atoms], coefficient);
-  return Dim::from_terms(std::move(sum));
+  Dim::Terms sum = terms_of(a);
+  for (const auto& [monomial, coefficient] : terms_of(b)) sum[monomial] = checked_add(sum[monomial], coefficient);
+  return Dim(std::move(sum));
 }
 
 Dim operator-(const Dim& a, const Dim& b) { return a + b * Dim(-1); }
@@ -64,64 +134,81 @@ Dim operator-(const Dim& a, const Dim& b) { return a + b * Dim(-1); }
 Dim operator*(const Dim& a, const Dim& b) {
   if (a.is_known() && b.is_known()) return checked_mul(a.value_, b.value_);
   Dim::Terms result;
-  const Dim::Terms left = a.terms();
-  const Dim::Terms right = b.terms();
-  for (const auto& [la, lc] : left) {
+  const Dim::Terms right = terms_of(b);
+  for (const auto& [la, lc] : terms_of(a)) {
     for (const auto& [ra, rc] : right) {
-      std::vector<std::string> atoms = la;
-      atoms.insert(atoms.end(), ra.begin(), ra.end());
-      std::sort(atoms.begin(), atoms.end());
-      result[atoms] = checked_add(result[atoms], checked_mul(lc, rc));
+      Monomial both = la;
+      both.insert(both.end(), ra.begin(), ra.end());
+      std::sort(both.begin(), both.end(), [](const AtomRef& x, const AtomRef& y) { return compare(*x, *y) < 0; });
+      result[both] = checked_add(result[both], checked_mul(lc, rc));
     }
   }
-  return Dim::from_terms(std::move(result));
+  return Dim(std::move(result));
 }
 
-Dim floor_div(const Dim& a, const Dim& b) {
-  if (b.is(0)) fail("shape arithmetic divides by zero: ", a.str(), " / 0");
-  if (a.is_known() && b.is_known()) return floor_quotient(a.value_, b.value_);
-  if (b.is(1)) return a;
-  if (a == b) return 1;
-  const Dim::Terms divisor = b.terms();
-  if (divisor.size() == 1) {  // term by term, if every term divides
-    const auto& [atoms, coefficient] = *divisor.begin();
-    Dim::Terms quotient;
-    bool exact = true;
-    for (const auto& [numerator_atoms, c] : a.terms()) {
-      exact = exact && c % coefficient == 0 &&
-              std::includes(numerator_atoms.begin(), numerator_atoms.end(), atoms.begin(), atoms.end());
-      if (!exact) break;
-      std::vector<std::string> rest;
-      std::set_difference(numerator_atoms.begin(), numerator_atoms.end(), atoms.begin(), atoms.end(),
-                          std::back_inserter(rest));
-      quotient[rest] = c / coefficient;
+// ---- Looking inside
+
+bool Dim::mentions(const std::string& atom) const {
+  if (is_known()) return false;
+  for (const auto& [monomial, coefficient] : *terms_) {
+    for (const AtomRef& a : monomial) {
+      auto inside = [&](const Dim& d) { return d.mentions(atom); };
+      if (a->text == atom || std::any_of(a->operands.begin(), a->operands.end(), inside)) return true;
     }
-    if (exact) return Dim::from_terms(std::move(quotient));
   }
-  return Dim::symbol("floor((" + a.str() + ")/(" + b.str() + "))");
+  return false;
 }
 
-Dim min(const Dim& a, const Dim& b) {
-  if (a.is_known() && b.is_known()) return std::min(a.value_, b.value_);
-  if (a == b) return a;
-  return Dim::symbol("min(" + a.str() + "," + b.str() + ")");
+namespace {
+
+bool is_division_by_zero(const Atom& atom, const std::vector<Dim>& operands) {
+  return atom.kind == Atom::Kind::floor_quotient && operands[1].is(0);
 }
 
-Dim max(const Dim& a, const Dim& b) {
-  if (a.is_known() && b.is_known()) return std::max(a.value_, b.value_);
-  if (a == b) return a;
-  return Dim::symbol("max(" + a.str() + "," + b.str() + ")");
+Dim rebuilt(const Atom& atom, const std::vector<Dim>& operands) {
+  auto folded = [&](Dim (*f)(const Dim&, const Dim&)) {
+    Dim result = operands[0];
+    for (std::size_t i = 1; i < operands.size(); ++i) result = f(result, operands[i]);
+    return result;
+  };
+  switch (atom.kind) {
+    case Atom::Kind::floor_quotient:
+      return folded([](const Dim& a, const Dim& b) { return floor_div(a, b); });
+    case Atom::Kind::truncated_quotient:
+      return folded([](const Dim& a, const Dim& b) { return truncated_div(a, b); });
+    case Atom::Kind::smallest:
+      return folded([](const Dim& a, const Dim& b) { return min(a, b); });
+    case Atom::Kind::largest:
+      return folded([](const Dim& a, const Dim& b) { return max(a, b); });
+    case Atom::Kind::broadcast:
+      return folded([](const Dim& a, const Dim& b) { return broadcast(a, b); });
+    case Atom::Kind::or_else:
+      return folded([](const Dim& a, const Dim& b) { return unless_zero(a, b); });
+    case Atom::Kind::symbol:
+      break;
+  }
+  return Dim::symbol(atom.text);
 }
+
+Dim replaced(const Atom& atom, const std::map<std::string, Dim>& known) {
+  if (auto it = known.find(atom.text); it != known.end()) return it->second;
+  std::vector<Dim> operands;
+  for (const Dim& d : atom.operands) operands.push_back(d.substituted(known));
+  if (operands == atom.operands || is_division_by_zero(atom, operands)) {
+    return atom_of(atom.kind, atom.text, atom.operands);
+  }
+  return rebuilt(atom, operands);
+}
+
+}  // namespace
 
 Dim Dim::substituted(const std::map<std::string, Dim>& known) const {
-  if (is_known() || known.empty()) return *this;
+  auto is_mentioned = [&](const auto& k) { return mentions(k.first); };
+  if (is_known() || std::none_of(known.begin(), known.end(), is_mentioned)) return *this;
   Dim sum = 0;
-  for (const auto& [atoms, coefficient] : *terms_) {
+  for (const auto& [monomial, coefficient] : *terms_) {
     Dim term = coefficient;
-    for (const auto& atom : atoms) {
-      auto it = known.find(atom);
-      term = term * (it == known.end() ? symbol(atom) : it->second);
-    }
+    for (const AtomRef& atom : monomial) term = term * replaced(*atom, known);
     sum = sum + term;
   }
   return sum;
@@ -130,9 +217,9 @@ Dim Dim::substituted(const std::map<std::string, Dim>& known) const {
 std::string Dim::str() const {
   if (is_known()) return std::to_string(value_);
   std::string text;
-  for (const auto& [atoms, coefficient] : *terms_) {
+  for (const auto& [monomial, coefficient] : *terms_) {
     std::string term;
-    for (const auto& atom : atoms) term += (term.empty() ? "" : "*") + atom;
+    for (const AtomRef& atom : monomial) term += (term.empty() ? "" : "*") + atom->text;
     std::int64_t magnitude = coefficient;
     if (text.empty()) {
       if (coefficient == -1 && !term.empty()) {

@@ -116,17 +116,7 @@ Dim plus(const Dim& a, const Dim& b) { return a + b; }
 Dim minus(const Dim& a, const Dim& b) { return a - b; }
 Dim times(const Dim& a, const Dim& b) { return a * b; }
 
-// Extents are not negative, so rounding down is rounding towards zero; numbers are divided exactly as the kernel does.
-std::optional<Dim> quotient(const Dim& a, const Dim& b) {
-  if (b.is(0) || b.is(-1)) return std::nullopt;
-  if (a.is_known() && b.is_known()) return Dim(a.value() / b.value());
-  return floor_div(a, b);
-}
-
-void infer_div(InferContext& c) {
-  infer_tile(c);
-  propagate_ints(c, quotient);
-}
+Dim quotient(const Dim& a, const Dim& b) { return truncated_div(a, b); }
 
 void add_gradient(GradientContext& g) {
   g.set_reduced(0, g.dy());
@@ -174,7 +164,7 @@ const RegisterPointwise div_op{{.name = "Div",
                                 .since = 14,
                                 .doc = "A / B, broadcasting. Integers round towards zero, and x / 0 is 0.",
                                 .types = types::numbers,
-                                .infer = infer_div,
+                                .infer = infer_tile_with_ints<quotient>,
                                 .gradient = div_gradient},
                                {.function = &div_tile}};
 

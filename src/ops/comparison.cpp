@@ -81,8 +81,7 @@ void infer_equal(InferContext& c) {
   infer_tile(c);
   propagate_ints(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> {
     if (a == b) return Dim(1);
-    Dim difference = a - b;
-    return difference.is_known() ? std::optional<Dim>(0) : std::nullopt;
+    return surely_at_most(a + 1, b) || surely_at_most(b + 1, a) ? std::optional<Dim>(0) : std::nullopt;
   });
 }
 
@@ -108,45 +107,45 @@ const RegisterPointwise equal_op{{.name = "Equal",
 
 // ---- Order
 
-// Known only between numbers and extents that differ by a number.
-template <bool (*F)(std::int64_t)>
-void infer_order(InferContext& c) {
-  infer_tile(c);
-  propagate_ints(c, [](const Dim& a, const Dim& b) -> std::optional<Dim> {
-    Dim difference = a - b;
-    if (!difference.is_known()) return std::nullopt;
-    return Dim(F(difference.value()) ? 1 : 0);
-  });
+std::optional<Dim> is_less(const Dim& a, const Dim& b) {
+  if (surely_at_most(a + 1, b)) return Dim(1);
+  return surely_at_most(b, a) ? std::optional<Dim>(0) : std::nullopt;
 }
 
-bool positive(std::int64_t x) { return x > 0; }
-bool not_negative(std::int64_t x) { return x >= 0; }
-bool negative(std::int64_t x) { return x < 0; }
-bool not_positive(std::int64_t x) { return x <= 0; }
+std::optional<Dim> is_at_most(const Dim& a, const Dim& b) {
+  if (surely_at_most(a, b)) return Dim(1);
+  return surely_at_most(b + 1, a) ? std::optional<Dim>(0) : std::nullopt;
+}
+
+template <std::optional<Dim> (*F)(const Dim&, const Dim&), bool Swapped = false>
+void infer_order(InferContext& c) {
+  infer_tile(c);
+  propagate_ints(c, [](const Dim& a, const Dim& b) { return Swapped ? F(b, a) : F(a, b); });
+}
 
 const RegisterPointwise greater_op{{.name = "Greater",
                                     .since = 13,
                                     .doc = "A > B, broadcasting.",
                                     .types = types::numbers,
-                                    .infer = infer_order<positive>},
+                                    .infer = infer_order<is_less, true>},
                                    {.function = &greater_tile}};
 const RegisterPointwise greater_or_equal_op{{.name = "GreaterOrEqual",
                                              .since = 16,
                                              .doc = "A >= B, broadcasting.",
                                              .types = types::numbers,
-                                             .infer = infer_order<not_negative>},
+                                             .infer = infer_order<is_at_most, true>},
                                             {.function = &greater_or_equal_tile}};
 const RegisterPointwise less_op{{.name = "Less",
                                  .since = 13,
                                  .doc = "A < B, broadcasting.",
                                  .types = types::numbers,
-                                 .infer = infer_order<negative>},
+                                 .infer = infer_order<is_less>},
                                 {.function = &less_tile}};
 const RegisterPointwise less_or_equal_op{{.name = "LessOrEqual",
                                           .since = 16,
                                           .doc = "A <= B, broadcasting.",
                                           .types = types::numbers,
-                                          .infer = infer_order<not_positive>},
+                                          .infer = infer_order<is_at_most>},
                                          {.function = &less_or_equal_tile}};
 
 }  // namespace

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include "ops/op.hpp"
 
 namespace backpass {
@@ -90,8 +93,29 @@ void InferContext::set_type(std::size_t output, Type type) {
   if (output < outputs.size()) outputs[output] = std::move(type);
 }
 
+namespace {
+
+/// Whether an element of this type is surely that number: the arithmetic of narrow types wraps around. Extents are
+/// taken to fit into 32 bits.
+bool can_hold(DType dtype, const Dim& d) {
+  if (dtype == DType::undefined || dtype == DType::int64) return true;
+  if (!d.is_known()) return dtype == DType::int32;
+  const int bits = dtype == DType::boolean ? 1 : bit_width(dtype);
+  const bool is_signed = types::signed_integers.has(dtype);
+  const std::int64_t low = is_signed ? -(std::int64_t{1} << (bits - 1)) : 0;
+  const std::int64_t high =
+      bits == 64 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << (is_signed ? bits - 1 : bits)) - 1;
+  return d.value() >= low && d.value() <= high;
+}
+
+}  // namespace
+
 void InferContext::set_ints(std::size_t output, std::vector<Dim> values) {
-  if (output < output_ints.size()) output_ints[output] = std::move(values);
+  if (output >= output_ints.size()) return;
+  const DType dtype = outputs[output].dtype;
+  if (std::all_of(values.begin(), values.end(), [&](const Dim& d) { return can_hold(dtype, d); })) {
+    output_ints[output] = std::move(values);
+  }
 }
 
 Dim InferContext::data_dependent(std::string_view hint) {
@@ -104,9 +128,15 @@ Dim InferContext::data_dependent(std::string_view hint) {
 Dim InferContext::unify(const Dim& a, const Dim& b, std::string_view what) {
   if (a == b) return a;
   if (a.is_known() && b.is_known()) fail(what, ": got ", a.str(), " and ", b.str(), ", expected them to be equal");
+  for (const auto& [gone, kept] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    auto solution = solved_for_function(*gone, *kept);
+    if (!solution) continue;
+    equalities.push_back(*std::move(solution));
+    return *kept;
+  }
   const Dim& kept = a.is_known() ? a : (b.is_known() ? b : a);
   const Dim& gone = a.is_known() ? b : (b.is_known() ? a : b);
-  if (auto symbol = gone.symbol_name()) equalities.emplace_back(*symbol, kept);
+  if (auto symbol = gone.symbol_name(); symbol && !kept.mentions(*symbol)) equalities.emplace_back(*symbol, kept);
   return kept;
 }
 

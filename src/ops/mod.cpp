@@ -58,15 +58,20 @@ BACKPASS_TILE_FUNCTION(floored_mod, "Mod", 2);
 
 bool truncates(const Node& node) { return node.attr_int("fmod", 0) != 0; }
 
-// Extents are not negative, so both kinds agree.
-std::optional<Dim> remainder(const Dim& a, const Dim& b) {
-  if (b.is(0) || b.is(-1)) return std::nullopt;
+// Divisors that may be 0 are left to the kernel.
+std::optional<Dim> floored_remainder(const Dim& a, const Dim& b) {
+  if (!surely_at_least(b, 1) && !surely_negative(b)) return std::nullopt;
   return a - floor_div(a, b) * b;
+}
+
+std::optional<Dim> truncated_remainder(const Dim& a, const Dim& b) {
+  if (!surely_at_least(b, 1) && !surely_negative(b)) return std::nullopt;
+  return a - truncated_div(a, b) * b;
 }
 
 void infer_mod(InferContext& c) {
   infer_tile(c);
-  if (!truncates(c.node)) propagate_ints(c, remainder);
+  propagate_ints(c, truncates(c.node) ? truncated_remainder : floored_remainder);
 }
 
 TileRegister emit_mod(TileEmit& e) {

@@ -48,8 +48,7 @@ void infer(InferContext& c) {
   c.require(step != 0, "delta: got 0, expected a step that moves");
   Dim distance = step > 0 ? (*limit)[0] - (*start)[0] : (*start)[0] - (*limit)[0];
   c.require(step != std::numeric_limits<std::int64_t>::min(), "delta: got ", step);
-  Dim count = ceil_div(distance, std::abs(step));
-  if (count.is_known()) count = std::max<std::int64_t>(0, count.value());
+  Dim count = max(ceil_div(distance, std::abs(step)), 0);
   c.set_shape(0, {count});
   if (!count.is_known() || count.value() > kMaxTracked) return;
   std::vector<Dim> values;

@@ -8,37 +8,61 @@
 namespace backpass {
 namespace {
 
-/// product(total) / product(parts), with extents that stand in both cancelled first: keeps expressions short, and makes
-/// [0,3] -> [0,-1] well defined.
-Dim quotient(const InferContext& c, Shape total, Shape parts) {
-  for (auto part = parts.begin(); part != parts.end();) {
-    auto match = std::find(total.begin(), total.end(), *part);
-    if (match == total.end()) {
-      ++part;
-    } else {
-      total.erase(match);
-      part = parts.erase(part);
-    }
+/// What the model says before any extent is a number: whether the result has the input's extent at position i. The same
+/// answer for symbols and for numbers, so that both resolve -1 alike.
+bool surely_copies(const InferContext& c, std::size_t i) {
+  const Value& input = *c.node.inputs[0];
+  const Value& target = *c.node.inputs[1];
+  if (!input.type.shape || i >= input.type.shape->size()) return false;
+  auto is_copied = [&](const Dim& wanted) {
+    return wanted == (*input.type.shape)[i] || (wanted.is(0) && c.node.attr_int("allowzero", 0) == 0);
+  };
+  if (target.constant) return is_copied(target.constant->to_ints().at(i));
+  return target.ints && is_copied(target.ints->at(i));
+}
+
+/// The extent that -1 stands for. Extents that are copied need not be divided by: [0,3] to [0,-1] is well defined.
+Dim remaining(const InferContext& c, const Shape& out, std::size_t unknown) {
+  Dim total = 1;
+  Dim rest = 1;
+  const Shape& in = c.shape(0);
+  for (std::size_t i = 0; i < std::max(in.size(), out.size()); ++i) {
+    if (i != unknown && i < out.size() && surely_copies(c, i)) continue;
+    if (i < in.size()) total = total * in[i];
+    if (i < out.size() && i != unknown) rest = rest * out[i];
   }
-  Dim numerator = product(total);
-  Dim denominator = product(parts);
-  c.require(!denominator.is(0), "shape: the extent -1 cannot be told when another is 0: got ", shown(parts),
-            " for the rest; give the extent");
-  if (numerator.is_known() && denominator.is_known()) {
-    c.require(numerator.value() % denominator.value() == 0, "shape: cannot fill in -1: ", shown(numerator),
-              " elements are not a multiple of ", shown(denominator));
+  c.require(!rest.is(0), "shape: the extent -1 cannot be told when another is 0: got ", shown(out),
+            "; give the extent");
+  if (total.is_known() && rest.is_known()) {
+    c.require(total.value() % rest.value() == 0, "shape: cannot fill in -1: ", shown(total),
+              " elements are not a multiple of ", shown(rest));
   }
-  return floor_div(numerator, denominator);
+  return floor_div(total, rest);
+}
+
+/// Whether a computed extent that turns out 0 (copy from the input) at position i can go unnoticed: with -1 elsewhere,
+/// or beside another 0. Else the number of elements would not fit.
+bool may_copy(const Shape& in, const Shape& target, std::size_t i) {
+  if (i >= in.size() || surely_at_least(target[i], 1)) return false;
+  for (std::size_t k = 0; k < target.size(); ++k) {
+    if (target[k].is(-1)) return true;
+    if (k != i && k < in.size() && !surely_at_least(target[k], 1) && !surely_at_least(in[k], 1)) return true;
+  }
+  return false;
 }
 
 /// The requested extents with 0 (copy from the input) resolved; the position of -1 or `npos` in `unknown`.
-Shape requested_shape(const InferContext& c, const std::vector<Dim>& target, std::size_t& unknown) {
+Shape requested_shape(InferContext& c, const std::vector<Dim>& target, std::size_t& unknown) {
   const bool allow_zero = c.node.attr_int("allowzero", 0) != 0;
   const Shape& in = c.shape(0);
   Shape out = target;
   unknown = out.size();
   for (std::size_t i = 0; i < out.size(); ++i) {
-    if (!out[i].is_known()) continue;
+    if (!out[i].is_known()) {
+      if (!allow_zero && may_copy(in, target, i)) out[i] = unless_zero(out[i], in[i]);
+      if (!surely_at_least(target[i], 0)) out[i] = c.data_dependent(concat("reshape", i));  // could be -1
+      continue;
+    }
     c.require(out[i].value() >= -1, "shape: got ", shown(out[i]), " at position ", i, ", expected -1 or more");
     if (out[i].is(-1)) {
       c.require(unknown == out.size(), "shape: got -1 at positions ", unknown, " and ", i, ", expected at most one");
@@ -65,7 +89,7 @@ void infer_rank_only(InferContext& c) {
 Shape shape_without_input(InferContext& c, std::vector<Dim> target) {
   const bool allow_zero = c.node.attr_int("allowzero", 0) != 0;
   for (std::size_t i = 0; i < target.size(); ++i) {
-    if (target[i].is(-1) || (target[i].is(0) && !allow_zero)) target[i] = c.data_dependent(concat("reshape", i));
+    if (!surely_at_least(target[i], allow_zero ? 0 : 1)) target[i] = c.data_dependent(concat("reshape", i));
   }
   return target;
 }
@@ -80,9 +104,7 @@ void infer(InferContext& c) {
   std::size_t unknown = 0;
   Shape out = requested_shape(c, *target, unknown);
   if (unknown < out.size()) {
-    Shape rest = out;
-    rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(unknown));
-    out[unknown] = quotient(c, in, std::move(rest));
+    out[unknown] = remaining(c, out, unknown);
   } else if (is_known(in) && is_known(out)) {
     c.require(product(in) == product(out), "shape: got ", shown(out), " of ", shown(product(out)),
               " elements, expected one of ", shown(product(in)), " elements as ", shown(in), " has");

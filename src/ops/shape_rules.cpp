@@ -12,18 +12,11 @@ Shape broadcast(InferContext& c, const Shape& a, const Shape& b) {
   for (std::size_t i = 0; i < rank; ++i) {
     const Dim x = i < rank - a.size() ? Dim(1) : a[i - (rank - a.size())];
     const Dim y = i < rank - b.size() ? Dim(1) : b[i - (rank - b.size())];
-    if (x == y || y.is(1)) {
-      out[i] = x;
-    } else if (x.is(1)) {
-      out[i] = y;
-    } else if (x.is_known() && y.is_known()) {
-      c.fail("shapes ", to_string(a), " and ", to_string(b), " do not broadcast: extents ", x.str(), " and ", y.str(),
-             " differ and neither is 1");
-    } else {
-      // A number other than 1 decides; of two symbols either could be 1, so the result is a new name for whatever it
-      // is.
-      out[i] = x.is_known() ? x : (y.is_known() ? y : Dim::symbol("broadcast(" + x.str() + "," + y.str() + ")"));
-    }
+    const bool known = x.is_known() && y.is_known();
+    c.require(!known || x == y || x.is(1) || y.is(1), "shapes ", shown(a), " and ", shown(b),
+              " do not broadcast: extents ", shown(x), " and ", shown(y), " differ and neither is 1");
+    const bool equal = !known && (are_equal_if_they_broadcast(x, y) || are_equal_if_they_broadcast(y, x));
+    out[i] = equal ? c.unify(x, y, "extents") : backpass::broadcast(x, y);
   }
   return out;
 }

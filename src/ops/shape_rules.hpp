@@ -12,8 +12,8 @@ namespace backpass::rules {
 /// Output 0 has the type and shape of input 0.
 void same_as_input(InferContext&);
 
-/// numpy broadcasting of two shapes. A symbol against 1 wins; two different symbols are taken to be equal (and
-/// recorded) only when neither can be 1 for sure is unknown: the result is then the first symbol.
+/// numpy broadcasting of two shapes. A symbol against 1 wins; of two different symbols either could be 1, so the result
+/// is a name for whatever it is, unless they only broadcast when they are equal.
 Shape broadcast(InferContext&, const Shape& a, const Shape& b);
 
 /// Output 0 = broadcast of all present inputs, dtype of input 0.

@@ -36,48 +36,36 @@ Selection select(std::int64_t extent, std::int64_t start, std::int64_t end, std:
   return {start, (distance + stride - 1) / stride, step > 0 ? stride : -stride};
 }
 
-/// +1 or -1 when every term of the expression has that sign (symbols stand for extents), else 0.
-int sign_of(const Dim& d) {
-  if (d.is_known()) return d.value() < 0 ? -1 : 1;
-  int depth = 0;
-  bool plus = false;
-  bool minus = false;
-  std::string text = d.str();
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    depth += text[i] == '(' ? 1 : (text[i] == ')' ? -1 : 0);
-    if (depth == 0 && text[i] == '-') minus = true;
-    if (depth == 0 && (text[i] == '+' || (i == 0 && text[i] != '-'))) plus = true;
-  }
-  return plus == minus ? 0 : (plus ? 1 : -1);
-}
+/// A bound of which is known from where it counts: `at` from the front or, where negative, from the end.
+struct Bound {
+  Dim at;
+  bool from_end = false;
+};
 
-/// A bound counted from the front, when the extent or the bound is an expression. Bounds are taken to lie inside the
-/// axis; what does not is found when the rule runs again with numbers.
-std::optional<Dim> from_front(const Dim& extent, const Dim& bound) {
-  if (bound.is_known() && bound.value() >= kFarEnd) return extent;
-  if (bound.is_known() && bound.value() <= -kFarEnd) return Dim(0);
-  int sign = sign_of(bound);
-  if (sign < 0) return extent + bound;
-  Dim rest = extent - bound;
-  if (sign > 0 || (rest.is_known() && rest.value() >= 0)) return bound;
+/// nullopt when the sign depends on what the symbols stand for. A bound of extent - 1 is -1 only where nothing is
+/// selected anyway, as by 0.
+std::optional<Bound> placed(const Dim& extent, const Dim& bound) {
+  if (bound.is_known() && bound.value() >= kFarEnd) return Bound{extent};
+  if (bound.is_known() && bound.value() <= -kFarEnd) return Bound{0};
+  if (surely_at_least(bound, 0)) return Bound{bound};
+  if (surely_negative(bound)) return Bound{bound, true};
+  if (surely_at_least(bound, -1) && surely_at_most(extent - 1, bound)) return Bound{max(bound, 0)};
   return std::nullopt;
 }
 
-Dim symbolic_count(InferContext& c, std::size_t axis, const Dim& extent, const Dim& start, const Dim& end,
-                   std::int64_t step) {
-  auto fresh = [&] { return c.data_dependent(concat("slice", axis)); };
+/// The numpy rule with symbols; nullopt when it cannot be told.
+std::optional<Dim> symbolic_count(const Dim& extent, const Dim& start, const Dim& end, std::int64_t step) {
   if (step < 0) {
     bool whole =
         start.is_known() && (start.is(-1) || start.value() >= kFarEnd) && end.is_known() && end.value() <= -kFarEnd;
-    return whole ? ceil_div(extent, -step) : fresh();
+    return whole ? std::optional(ceil_div(extent, -step)) : std::nullopt;
   }
-  auto from = from_front(extent, start);
-  auto to = from_front(extent, end);
-  if (!from || !to) return fresh();
-  if (to->is_known() && !extent.is_known()) to = min(extent, *to);
-  Dim length = *to - *from;
-  if (length.is_known() && length.value() < 0) length = 0;
-  return ceil_div(length, step);
+  auto from = placed(extent, start);
+  auto to = placed(extent, end);
+  if (!from || !to) return std::nullopt;
+  const Dim last = to->from_end ? max(extent + to->at, 0) : min(to->at, extent);
+  const Dim length = from->from_end ? min(last, last - extent - from->at) : last - from->at;
+  return ceil_div(max(length, 0), step);
 }
 
 /// Inputs of a slice: where its starts, ends, axes and steps are.
@@ -167,7 +155,7 @@ void infer_slice(InferContext& c) {
       if (out.size() == 1) keep_ints(c, start.value(), end.value(), step);
       out[axis] = select(out[axis].value(), start.value(), end.value(), step).count;
     } else {
-      out[axis] = symbolic_count(c, axis, out[axis], start, end, step);
+      out[axis] = symbolic_count(out[axis], start, end, step).value_or(unknown(axis));
     }
   }
   c.set_shape(0, std::move(out));

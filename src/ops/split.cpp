@@ -13,17 +13,10 @@ namespace {
 
 /// Pieces of equal size; when they do not come out even the last is smaller (and others may be empty).
 std::vector<Dim> even_sizes(const Dim& extent, std::int64_t pieces) {
-  Dim size = ceil_div(extent, pieces);
-  std::vector<Dim> sizes(static_cast<std::size_t>(pieces), size);
-  if (!extent.is_known()) {
-    sizes.back() = extent - size * (pieces - 1);
-    return sizes;
-  }
-  std::int64_t left = extent.value();
-  for (Dim& s : sizes) {
-    s = std::min(size.value(), left);
-    left -= s.value();
-  }
+  const Dim size = ceil_div(extent, pieces);
+  if (pieces == 2) return {size, floor_div(extent, 2)};
+  std::vector<Dim> sizes;
+  for (std::int64_t i = 0; i < pieces; ++i) sizes.push_back(max(min(size, extent - size * i), 0));
   return sizes;
 }
 

@@ -82,16 +82,20 @@ Dim window_output(const Node& node, const Dim& in, const Window& w, bool ceil_mo
   if (is_same(auto_pad_of(node))) return ceil_div(in, w.stride);
   Dim room = in + (w.pad_begin + w.pad_end - reach(w));
   const std::int64_t least = ceil_mode ? 1 - w.stride : 0;  // rounding up, the last window may reach over the end
-  if (room.is_known() && room.value() < 0 && in.is(0)) return 0;
-  if (room.is_known() && room.value() < least) {
+  if (room.is_known() && room.value() < least && !in.is(0)) {
     fail(node.label(), " window of ", reach(w), " elements is longer than the padded input: got ", in.str(), " + ",
          w.pad_begin, " + ", w.pad_end, "; use a larger input, more padding or a smaller kernel or dilation");
   }
-  if (!ceil_mode) return floor_div(room, w.stride) + 1;
-  Dim out = ceil_div(room, w.stride) + 1;
-  Dim inside = floor_div(in + (w.pad_begin - 1), w.stride) + 1;  // windows that begin before the end padding
-  if (!out.is_known()) return min(out, inside);
-  return out.value() > inside.value() ? out - 1 : out;
+  if (!ceil_mode) return max(floor_div(room, w.stride) + 1, 0);
+  auto count = [&](const Dim& extent) {
+    const Dim all = ceil_div(room + extent - in, w.stride) + 1;
+    const Dim inside = floor_div(extent + (w.pad_begin - 1), w.stride) + 1;  // begin before the end padding
+    return max(min(all, inside), 0);
+  };
+  // No element, no window, unless one fits into the padding.
+  const Dim without = count(0);
+  const bool fits = w.pad_begin + w.pad_end >= reach(w);
+  return fits || without.is(0) ? count(in) : min(count(in), in * (without + 1));
 }
 
 }  // namespace backpass::rules

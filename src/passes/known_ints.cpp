@@ -46,19 +46,25 @@ class Redirection {
  private:
   void find_other(const Node* node, Value* v) {
     std::string key = std::string(name_of(v->type.dtype)) + to_string(*v->type.shape) + to_string(*v->ints);
-    auto [it, is_new] = seen_.emplace(std::move(key), v);
+    auto [it, is_new] = seen_.emplace(std::move(key), Known{*v->ints, v});
     if (is_new) {
       if (!is_known(*v->ints)) return;
-      it->second = graph_.add_constant(v->name + "/constant", as_tensor(*v));
+      it->second.value = graph_.add_constant(v->name + "/constant", as_tensor(*v));
     }
-    instead_.emplace(v, it->second);
-    std::string what = it->second->constant ? "a constant" : concat("'", it->second->name, "'");
+    if (it->second.contents != *v->ints) return;  // a symbol may have been given the name of an expression
+    const Value* other = it->second.value;
+    instead_.emplace(v, it->second.value);
+    std::string what = other->constant ? "a constant" : concat("'", other->name, "'");
     log_.push_back(concat("replaced ", node->label(), " by ", what, ": both are ", to_string(*v->ints)));
   }
 
   Graph& graph_;
   std::vector<std::string>& log_;
-  std::unordered_map<std::string, Value*> seen_;  // by type and contents
+  struct Known {
+    std::vector<Dim> contents;
+    Value* value;
+  };
+  std::unordered_map<std::string, Known> seen_;  // by the text of type and contents
   std::unordered_map<const Value*, Value*> instead_;
   int redirected_ = 0;
 };
