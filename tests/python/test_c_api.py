@@ -20,7 +20,7 @@ from backpass.api import CheckpointState, Module, Optimizer
 from onnx import numpy_helper, parser
 
 HEADER = Path(__file__).parents[2] / "include/backpass/backpass.h"
-LIBRARY = Path(_core.__file__).parent / "libbackpass.so"
+LIBRARY = Path(_core.__file__).parent / "lib/libbackpass.so"
 
 
 def declared() -> dict[str, tuple[str, list[str]]]:

@@ -66,7 +66,7 @@ def test_linear_schedule_takes_warm_up_and_total_in_that_order(tmp_path: Path) -
 def test_registering_a_schedule_in_c_sets_the_first_rate(tmp_path: Path) -> None:
     """The C function stepped the scheduler before it knew the initial rate: no warm-up for the first step."""
     generate(tmp_path)
-    library = ctypes.CDLL(str(Path(_core.__file__).parent / "libbackpass.so"))
+    library = ctypes.CDLL(str(Path(_core.__file__).parent / "lib/libbackpass.so"))
     library.bp_last_error.restype = ctypes.c_char_p
     state, session, rate = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
 
