@@ -215,3 +215,47 @@ def test_what_falls_back_says_so_in_five_lines(case: str, caplog: pytest.LogCapt
     assert max(map(len, said.splitlines())) < 400
     assert "test_hard_to_trace.py:" in said
     assert any("Traceback" in r.getMessage() for r in caplog.records if r.levelno == logging.INFO)
+
+
+class Experts(nn.Module):
+    """Each row goes to the expert that the gate chooses; experts without rows are not asked."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.gate, self.how = nn.Linear(5, 3), how
+        self.experts = nn.ModuleList(nn.Linear(5, 5) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.gate(x).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for number in torch.unique(chosen) if self.how == "hit" else range(3):
+            rows = torch.where(chosen == number)[0]
+            if self.how == "asked" and rows.numel() == 0:
+                continue
+            result = result.index_add(0, rows, self.experts[int(number)](x[rows]) * weights[rows, None])
+        return torch.tanh(result)
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # else it leaves the loop to torch
+@pytest.mark.parametrize("front", ["ortmodule", "torch.compile"])
+@pytest.mark.parametrize("how", ["all", "asked", "hit"])
+def test_experts_chosen_by_data(how: str, front: str) -> None:
+    """Other data choose others: what was captured for some is not used for others."""
+    eager = Experts(how)
+    module = copy.deepcopy(eager)
+    run = wrap(module) if front == "ortmodule" and how == "all" else ORTModule(module)
+    if front == "torch.compile":
+        backend, record = make_aot_ort(mode="auto")
+        run = torch.compile(module, backend=backend)
+    for x in (torch.randn(6, 5), torch.randn(6, 5), torch.full((6, 5), 0.3), -torch.ones(6, 5)):
+        results = []
+        for call, net in ((run, module), (eager, eager)):
+            net.zero_grad()
+            results.append(call(x))
+            results[-1].pow(2).sum().backward()
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+        for (name, ours), theirs in zip(module.named_parameters(), eager.parameters(), strict=True):
+            got, wanted = (torch.zeros_like(ours) if p.grad is None else p.grad for p in (ours, theirs))
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+    if front == "torch.compile" and how != "asked":  # torch.compile leaves loops to torch where they ask about data
+        assert record.execution_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 import sys
@@ -773,3 +774,30 @@ def test_many_exports_are_told(caplog: pytest.LogCaptureFixture) -> None:
         for n in range(1, 9):
             ours(batch(n)[0])
     assert "was exported 8 times" in caplog.text
+
+
+def test_an_argument_changed_in_place_allows_any_backward_pass():
+    """Where gradients arrive for other results than expected the pass is repeated, from the argument's old value."""
+
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            results = torch.tanh(self.layer(x)), self.layer(x * state.exp())
+            state.add_(1)
+            return results
+
+    eager = Stateful()
+    trained = copy.deepcopy(eager)
+    found = []
+    for run, module in ((wrap(trained), trained), (eager, eager)):
+        state = torch.arange(4.0) / 4
+        for step in range(2):
+            y, z = run(torch.arange(12.0).reshape(3, 4) / 9 + step, state)
+            z.sum().backward(retain_graph=True)
+            y.sum().backward()
+        found.append((state, module.layer.weight.grad))
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted)
