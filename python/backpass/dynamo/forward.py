@@ -178,7 +178,7 @@ class ForwardGraph:
         feeds = [as_feed(arguments[i]) if held is None else held for i, held in self._feeds]
         if self._report.kind == "training":  # the engine may have to repeat the pass, from what was there before it
             for i in self._overwritten:
-                feeds[i] = feeds[i].detach().clone()
+                feeds[i] = feeds[i].clone()
         outputs = self._graph(feeds)
         if self._written:
             with torch.no_grad():

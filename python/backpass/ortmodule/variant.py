@@ -82,7 +82,7 @@ class Variant:
         graph = self._graph(feeds)
         if self._cloned:  # the engine may have to repeat a pass, from what was there before it
             for i in self._cloned:
-                feeds[i] = feeds[i].detach().clone()
+                feeds[i] = feeds[i].clone()
         outputs = graph(feeds)
         if self._condition is not None and not outputs[self._condition]:
             raise OtherDecisionError

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from backpass.dynamo import make_aot_ort
+from ortmodule_check import wrap
 from test_dynamo_backend import MODES, both
 
 
@@ -231,3 +232,20 @@ def test_an_argument_changed_in_place_allows_any_backward_pass(mode: str) -> Non
         results.append((w.grad, state))
     for wanted, got in zip(*results, strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+class ClearsItsArgument(nn.Module):
+    """Reads an argument, then overwrites it where autograd does not look."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        with torch.no_grad():
+            x.zero_()
+        return y
+
+
+@pytest.mark.parametrize("wrapped", [wrap, lambda m: torch.compile(m, backend="backpass")], ids=["module", "compile"])
+def test_an_argument_that_is_overwritten_passes_its_gradient_on(wrapped: Any) -> None:
+    weight = torch.ones(2, 3, requires_grad=True)
+    wrapped(ClearsItsArgument())(weight * 3.0).sum().backward()
+    torch.testing.assert_close(weight.grad, torch.full((2, 3), 6.0))
