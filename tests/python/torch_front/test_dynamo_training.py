@@ -11,6 +11,7 @@ import torch.utils.checkpoint
 from backpass.dynamo import make_aot_ort
 from ortmodule_check import wrap
 from test_dynamo_backend import MODES, both
+from torch import nn
 
 
 @pytest.fixture(autouse=True)
