@@ -87,6 +87,9 @@ Dim broadcast(const Dim&, const Dim&);
 inline bool surely_at_least(const Dim& d, std::int64_t n) { return surely_at_most(Dim(n), d); }
 inline bool surely_negative(const Dim& d) { return surely_at_most(d, Dim(-1)); }
 
+/// What it is where no extent is 0: a for unless_zero(a,b). Enough for what is only about elements.
+Dim where_not_empty(const Dim& d);
+
 /// a == b solved for the function in a: "min(n,511)" and n for min(n,511)+1 == n+1. nullopt when there is none.
 std::optional<std::pair<std::string, Dim>> solved_for_function(const Dim& a, const Dim& b);
 /// Whether two extents that broadcast must be equal: min(n,512) and n, since where they differ neither is 1.

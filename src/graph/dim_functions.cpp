@@ -193,6 +193,26 @@ bool are_equal_if_they_broadcast(const Dim& a, const Dim& b) {
                      [&](const Dim& d) { return d == b - shift || surely_at_least(d + shift, 2); });
 }
 
+namespace {
+
+void collect_first_choices(const Dim& d, std::map<std::string, Dim>& choices) {
+  if (d.is_known()) return;
+  for (const auto& [monomial, coefficient] : *d.terms()) {
+    for (const AtomRef& atom : monomial) {
+      if (atom->kind == Atom::Kind::or_else) choices.emplace(atom->text, atom->operands[0]);
+      for (const Dim& operand : atom->operands) collect_first_choices(operand, choices);
+    }
+  }
+}
+
+}  // namespace
+
+Dim where_not_empty(const Dim& d) {
+  std::map<std::string, Dim> choices;
+  collect_first_choices(d, choices);
+  return d.substituted(choices);
+}
+
 Dim unless_zero(const Dim& a, const Dim& b) {
   if (a.is_known()) return a.is(0) ? b : a;
   std::int64_t shift = 0;

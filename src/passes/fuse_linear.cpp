@@ -74,7 +74,7 @@ Value* transposed_matrices(const Value* v) {
   Shape wanted = *x->type.shape;
   const Shape& matrices = *joined->type.shape;
   std::size_t last = wanted.size() - 1;
-  if (!(matrices[1] == wanted[last - 1]) || !(matrices[2] == wanted[last])) return nullptr;
+  if (where_not_empty(matrices[1]) != wanted[last - 1] || where_not_empty(matrices[2]) != wanted[last]) return nullptr;
   std::swap(wanted[last - 1], wanted[last]);
   return wanted == *v->type.shape ? x : nullptr;
 }

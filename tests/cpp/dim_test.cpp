@@ -86,6 +86,7 @@ TEST(Dim, ZeroStandsForSomethingElse) {
   EXPECT_EQ(unless_zero(kA, kA * kB), kA) << "where a is 0 so is a*b";
   EXPECT_EQ(unless_zero(kA, kB).substituted({{"a", Dim(0)}}), kB);
   EXPECT_EQ(unless_zero(kA * kB, kA).substituted({{"b", Dim(0)}}), kA);
+  EXPECT_EQ(where_not_empty(floor_div(kA * kB, unless_zero(kA, 3))), kB);
 }
 
 // ---- Any expression is what numbers in place of the symbols would have given.

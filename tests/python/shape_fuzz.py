@@ -1,7 +1,7 @@
 """Random graphs of shape arithmetic over symbolic extents, run with many extents in one session.
 
 The judges: onnxruntime, the same graph with numbers for symbols, and finite differences for gradient models. Everything
-is piecewise linear in the input, whose elements are distinct whole numbers, so that finite differences are exact.
+is piecewise linear in the input, so that finite differences are exact unless two steps of them differ.
 
 Usage: python tests/python/shape_fuzz.py [--seconds S] [--seed N] [--count N]. Prints what is wrong, a run per
 paragraph; the last line counts.
@@ -29,7 +29,7 @@ RUNS = 7  # per graph
 ALSO_GRADIENT = 0.5
 # Refused on purpose, whatever onnxruntime makes of it.
 STRICTER = ("longer than the padded input", "expected to keep some", "output extent would be", "expected none below 0",
-            "[Concat")  # fmt: skip
+            "no element to repeat", "[Concat")  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -70,6 +70,7 @@ def guarded(run: Callable[[], list[np.ndarray]]) -> Outcome:
 
 
 def ort_session(model: onnx.ModelProto) -> Any:
+    """Without its optimizer, which does shape arithmetic of its own, and silent about what it refuses."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -124,6 +125,12 @@ def is_stricter(outcome: Outcome) -> bool:
     return isinstance(outcome, str) and any(reason in outcome for reason in STRICTER)
 
 
+def is_empty_for_ort(outcome: Outcome) -> bool:
+    """onnxruntime has no windows over nothing, and no products of nothing that broadcast."""
+    reasons = ("Computed output dimension is <= 0", "right operand cannot broadcast", "left operand cannot broadcast")
+    return isinstance(outcome, str) and any(reason in outcome for reason in reasons)
+
+
 def brief(outcome: Outcome) -> str:
     if isinstance(outcome, str):
         return outcome
@@ -152,7 +159,8 @@ class Judge:
         for name, shape in self.graph.inputs.items():
             dims = [extents[d] if isinstance(d, str) else d for d in shape]
             size = int(np.prod(dims))
-            numbers = self.rng.permutation(size) - size // 3
+            # In 64ths, which add up without rounding; seldom alike.
+            numbers = self.rng.permutation(size) - size // 3 + self.rng.integers(6, 26, size) / 64
             arrays[name] = numbers.astype(np.float32).reshape(dims)
         return arrays
 
@@ -166,7 +174,7 @@ class Judge:
         if isinstance(expected, str):
             self.tally.refused += 1
             both = not isinstance(got, str) and not isinstance(static, str)
-            if both and (wrong := difference(got, static)):
+            if both and "reshape_helper" not in expected and (wrong := difference(got, static)):
                 self._report(extents, f"symbols and numbers differ: {wrong} (onnxruntime: {expected})")
             return
         if is_stricter(static):
@@ -207,28 +215,31 @@ class Judge:
         self.tally.gradients += 1
         if wrong := difference(by_fused, by_us):
             self._report(extents, f"gradient, fused against standard: {wrong}")
-        no_windows = isinstance(by_ort, str) and "ConvTranspose" in by_ort and 0 in extents.values()
-        if not no_windows and (wrong := difference(by_ort, by_us)):
+        if not is_empty_for_ort(by_ort) and (wrong := difference(by_ort, by_us)):
             self._report(extents, f"gradient, onnxruntime's run against ours: {wrong}")
         slope = by_us[-1]
         direction = self.rng.choice([-1.0, 1.0], size=slope.shape).astype(np.float32)
-        expected = self._slope(feeds, direction)
-        if np.isfinite(expected) and slope.size:
+        expected, noise = self._slope(feeds, direction, 0.25)
+        again, _ = self._slope(feeds, direction, 0.0625)
+        tolerance = 2e-3 * (1 + abs(expected)) + noise
+        if slope.size and abs(expected - again) < tolerance:  # not where an edge lies between, nor where it is NaN
             found = float(np.sum(slope * direction))
-            if not np.isclose(found, expected, rtol=2e-3, atol=2e-3 + 1e-6 * float(np.abs(slope).sum())):
+            if not abs(found - expected) < tolerance:
                 self._report(extents, f"gradient along {direction.ravel()[:6]}: {found} against {expected}")
 
-    def _slope(self, feeds: Arrays, direction: np.ndarray) -> float:
-        step = 0.25
+    def _slope(self, feeds: Arrays, direction: np.ndarray, step: float) -> tuple[float, float]:
+        """And how far rounding may have moved it."""
         values = []
+        size = 0.0
         for sign in (1, -1):
             moved = {**feeds, "x": feeds["x"] + np.float32(sign * step) * direction}
             results = self.forward[0].run(moved)
             if isinstance(results, str):
-                return float("nan")
+                return float("nan"), 0
             chosen = [r for r, name in zip(results, self.graph.outputs, strict=True) if name in self.graph.losses]
             values.append(sum(float(r.astype(np.float64).sum()) for r in chosen))
-        return (values[0] - values[1]) / (2 * step)
+            size = sum(float(np.abs(r.astype(np.float64)).sum()) for r in chosen)
+        return (values[0] - values[1]) / (2 * step), 1e-6 * size / step
 
 
 def judge_random(seed: int, tally: Tally) -> None:

@@ -43,7 +43,7 @@ class GraphBuilder:
         return self.const(list(values))
 
     def scalar(self, value: str) -> str:
-        return self.op("Squeeze", value, self.ints(0))
+        return str(self.op("Squeeze", value, self.ints(0)))
 
     def pick(self, options: Sequence[Any]) -> Any:
         return options[int(self.rng.integers(len(options)))]
@@ -100,12 +100,12 @@ class WholeNumbers(ShapeGraph):
             return self.ints(1)
         how = self.number(0, 3)
         if how == 0:
-            return self.op("Gather", self.op("Shape", t.name), self.ints(self.pick([axis, axis - t.rank])))
+            return str(self.op("Gather", self.op("Shape", t.name), self.ints(self.pick([axis, axis - t.rank]))))
         if how == 1:
-            return self.op("Slice", self.op("Shape", t.name), self.ints(axis), self.ints(axis + 1), self.ints(0))
+            return str(self.op("Slice", self.op("Shape", t.name), self.ints(axis), self.ints(axis + 1), self.ints(0)))
         if how == 2:
-            return self.op("Shape", t.name, start=axis, end=axis + 1)
-        return self.op("Unsqueeze", self.op("Gather", self.op("Shape", t.name), self.const(axis)), self.ints(0))
+            return str(self.op("Shape", t.name, start=axis, end=axis + 1))
+        return str(self.op("Unsqueeze", self.op("Gather", self.op("Shape", t.name), self.const(axis)), self.ints(0)))
 
     def whole(self, depth: int = 0) -> str:
         """A whole number, of any sign."""

@@ -16,7 +16,8 @@ from shape_graph import FAR, FARTHEST, Tensor, WholeNumbers
 
 def random_inputs(rng: np.random.Generator) -> dict[str, list[str | int]]:
     def extent() -> str | int:
-        return ["b", "n", "m", "b", "n", "m", int(rng.integers(1, 5))][int(rng.integers(7))]
+        names: list[str | int] = ["b", "n", "m", "b", "n", "m", int(rng.integers(1, 5))]
+        return names[int(rng.integers(len(names)))]
 
     inputs: dict[str, list[str | int]] = {}
     for name in ("x", "y")[: 1 + int(rng.random() < 0.4)]:
@@ -37,7 +38,7 @@ class GraphMaker(WholeNumbers):
         for t in self.tensors[-self.number(1, 3) :]:
             if self.chance(0.7):
                 self.losses.append(self.pick([self.mean, self.mean, self.total])(t.name))
-            if self.chance(0.4):
+            if self.chance(0.6):
                 self.outputs.append(self.op("Shape", t.name))
             if self.chance(0.3) and t.name not in self.inputs:
                 self.losses.append(self.op("Identity", t.name))
@@ -51,10 +52,10 @@ class GraphMaker(WholeNumbers):
 
     def grow(self) -> None:
         steps: list[Callable[[Tensor], Tensor | None]] = [
-            self._slice, self._slice, self._slice, self._slice, self._pad, self._pad, self._pool, self._pool,
-            self._resize, self._expand, self._tile, self._reshape, self._reshape, self._split, self._concat,
-            self._reduce, self._axes, self._range, self._filled, self._scaled, self._broadcast, self._gather,
-            self._top_k, self._conv, self._one_hot, self._product, self._selected, self._blocks, self._crop,
+            *[self._slice] * 12, *[self._reshape] * 5, *[self._broadcast] * 3, *[self._concat] * 2, *[self._split] * 2,
+            *[self._reduce] * 2, self._pad, self._pool, self._resize, self._expand, self._tile, self._axes, self._range,
+            self._filled, self._scaled, self._gather, self._top_k, self._conv, self._one_hot, self._product,
+            self._selected, self._blocks, self._crop,
         ]  # fmt: skip
         t = self.pick(self.tensors[-3:])
         made = self.pick(steps)(t)
@@ -87,16 +88,18 @@ class GraphMaker(WholeNumbers):
         return Tensor(self.op("Pad", t.name, pads, "", self.ints(axis), mode=mode), t.rank)
 
     def _image(self, t: Tensor) -> str:
-        """t with three axes."""
-        if t.rank == 3:
-            return t.name
+        """t with three axes, of which the last has an element more: windows over nothing differ from runtime to
+        runtime."""
+        image = t.name
         if t.rank > 3:
-            return str(self.op("Reshape", t.name, self.ints(1, 1, -1)))
-        return str(self.op("Unsqueeze", t.name, self.ints(*range(3 - t.rank))))
+            image = self.op("Reshape", t.name, self.ints(1, 1, -1))
+        elif t.rank < 3:
+            image = self.op("Unsqueeze", t.name, self.ints(*range(3 - t.rank)))
+        return str(self.op("Pad", image, self.ints(0, 1), "", self.ints(2)))
 
     def _window(self, kernel: int) -> dict[str, Any]:
         attributes: dict[str, Any] = {"strides": [self.number(1, 3)]}
-        if self.chance(0.3):
+        if self.chance(0.3) and attributes["strides"][0] <= kernel:  # else onnxruntime's padding is negative
             attributes["auto_pad"] = self.pick(["SAME_UPPER", "SAME_LOWER", "VALID"])
         elif self.chance(0.6):
             attributes["pads"] = [self.number(0, kernel - 1), self.number(0, kernel - 1)]
@@ -127,10 +130,16 @@ class GraphMaker(WholeNumbers):
     def _resize(self, t: Tensor) -> Tensor | None:
         if t.rank == 0:
             return None
-        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        mode: dict[str, Any] = {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
         if self.chance(0.5):
-            scales = self.const([self.pick([0.5, 2, 1, 1.5, 0.25, 3]) for _ in range(t.rank)], np.float32)
-            return Tensor(self.op("Resize", t.name, "", scales, **mode), t.rank)
+            # Two elements more, so that something is left: products over nothing are undefined in onnxruntime.
+            padded = self.op("Pad", t.name, self.ints(*[1] * (2 * t.rank)))
+            scales = self.const([self.pick([0.5, 2, 1, 1.5, 3]) for _ in range(t.rank)], np.float32)
+            return Tensor(self.op("Resize", padded, "", scales, **mode), t.rank)
         sizes = self.op("Concat", *[self.size(1, 5) for _ in range(t.rank)], axis=0)
         resized = self.op("Resize", t.name, "", "", sizes, **mode)
         # Which element is the nearest is a matter of rounding; how many there are is not.
