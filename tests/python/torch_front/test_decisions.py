@@ -266,8 +266,8 @@ def check_model(seed: int) -> None:
 
 
 def test_random_programs_equal_eager():
-    ran = [check_training(ortmodule, seed) for seed in range(12)]
-    assert sum(ran) >= 9  # the others are left to torch, by the policy
+    ran = [check_training(ortmodule, seed) for seed in range(6)]
+    assert sum(ran) >= 5  # others are left to torch, by the policy
 
 
 @pytest.mark.parametrize("seed", range(3))

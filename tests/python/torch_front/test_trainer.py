@@ -177,6 +177,7 @@ def test_ortmodule_is_seen_without_loading_torch():
     assert backpass.ORTModule is ORTModule
 
 
+@pytest.mark.slow
 def test_type_checkers_see_ortmodule(tmp_path):
     pytest.importorskip("mypy", reason="the check is mypy's")
     program = tmp_path / "uses.py"
