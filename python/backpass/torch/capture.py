@@ -96,6 +96,7 @@ def capture(
         casting = torch.is_autocast_enabled("cpu")  # torch writes the casts down when it traces a second time
         mutations = None if casting else _simplified(program)
         if mutations is None:
+            decisions.forget_numbers(program.graph_module)
             with transparent_autograd_functions():
                 table = training_table(dispatcher or Dispatcher())
                 program = _decomposed(program, table, dynamic_shapes is not None)

@@ -20,7 +20,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import symbolic_shapes
 
 from backpass._core import Unsupported
@@ -53,12 +53,24 @@ _ROUNDED: dict[Any, str | None] = {math.floor: "Floor", math.ceil: "Ceil", torch
 
 def taken(module: fx.GraphModule) -> list[sympy.Basic]:
     """Decisions that the capture of this graph took."""
-    values = (n.meta.get("val") for n in module.graph.nodes)
-    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    mode = _mode(module)
     if mode is None or mode.shape_env is None:
         return []
     found = (a.expr for several in mode.shape_env.deferred_runtime_asserts.values() for a in several)
     return list(dict.fromkeys(found))
+
+
+def _mode(module: fx.GraphModule) -> FakeTensorMode | None:
+    values = (n.meta.get("val") for n in module.graph.nodes)
+    return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+
+
+def forget_numbers(module: fx.GraphModule) -> None:
+    """When the graph is traced again, real numbers need not be computed; nor could they: those of buffers are what the
+    first time left."""
+    mode = _mode(module)
+    if mode is not None:
+        mode.propagate_real_tensors = False
 
 
 @contextlib.contextmanager

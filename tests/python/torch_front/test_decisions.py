@@ -61,6 +61,12 @@ def on_number(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.layer(x) * mean if mean > 0.1 else -m.layer(x)
 
 
+def with_number(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A number is a constant to gradients."""
+    h = m.layer(x)
+    return h * h.max().item() + h.mean().item()
+
+
 def on_list(m: Any, x: torch.Tensor) -> torch.Tensor:
     row = x[0].tolist()
     return m.layer(x) * row[1] if row[0] >= 0 else m.layer(x)
@@ -100,7 +106,19 @@ def asserting(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.layer(x)
 
 
-WAYS = [on_weights, on_input, on_number, on_list, on_buffer, on_equality, in_loop, by_count, in_shapes, asserting]
+WAYS = [
+    with_number,
+    on_weights,
+    on_input,
+    on_number,
+    on_list,
+    on_buffer,
+    on_equality,
+    in_loop,
+    by_count,
+    in_shapes,
+    asserting,
+]
 
 
 def inputs(count: int = CALLS) -> list[torch.Tensor]:

@@ -213,7 +213,9 @@ def argsort(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1, descending:
 
 @lowers(aten.item.default, aten._local_scalar_dense.default)
 def item(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    """A number read from a tensor."""
+    """A number read from a tensor, which gradients do not know of."""
+    if b.dtype_of(x).is_floating_point:
+        x = b.stop_gradient(x)
     wide = torch.float64 if b.dtype_of(x).is_floating_point else torch.bool if x.dtype == torch.bool else torch.int64
     return common.reshape(b, b.cast(x, wide), [])
 
