@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;

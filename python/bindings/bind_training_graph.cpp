@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
-#include "gradient/training_graph.hpp"
+#include "model/training_graph.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "ops/function_gradient.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

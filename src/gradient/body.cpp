@@ -4,7 +4,7 @@
 
 #include "gradient/activity.hpp"
 #include "graph/infer.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

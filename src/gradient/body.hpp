@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "gradient/clone.hpp"
 #include "gradient/rule.hpp"
+#include "graph/clone.hpp"
 
 namespace backpass {
 

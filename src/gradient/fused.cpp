@@ -1,7 +1,7 @@
 #include "gradient/fused.hpp"
 
 #include "graph/infer.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -7,7 +7,7 @@
 #include "gradient/activity.hpp"
 #include "gradient/containers.hpp"
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -4,7 +4,7 @@
 
 #include "graph/blame.hpp"
 #include "graph/builder.hpp"
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
 
 namespace backpass {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "backpass/problem.hpp"
 #include "graph/graph.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "graph/graph.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/activation.cpp"
 #include "hwy/foreach_target.h"

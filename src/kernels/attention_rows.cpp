@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention_rows.cpp"

@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 #include "support/visit.hpp"
 
 #undef HWY_TARGET_INCLUDE

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 // After simd.hpp.
 #include "hwy/targets.h"
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "kernels/fold.hpp"
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/normalize.cpp"

@@ -3,8 +3,8 @@
 #include <cstddef>
 
 #include "kernels/optimizer_parts.hpp"
-#include "kernels/simd.hpp"
 #include "support/parallel.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/optimizer.cpp"

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/convert.hpp"
+#include "support/convert.hpp"
 
 namespace backpass {
 

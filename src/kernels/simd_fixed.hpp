@@ -2,7 +2,7 @@
 // left out. Include this before any Highway header.
 #pragma once
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 
 #if !defined(__x86_64__)
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <limits>
 
-#include "kernels/simd.hpp"
 #include "support/parallel.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/softmax.cpp"

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/attention.hpp"
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/softmax_step.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "kernels/convert.hpp"
+#include "support/convert.hpp"
 
 namespace backpass {
 

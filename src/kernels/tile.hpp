@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "backpass/tensor.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

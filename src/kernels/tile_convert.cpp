@@ -1,7 +1,7 @@
 #include "kernels/tile_convert.hpp"
 
-#include "kernels/simd.hpp"
 #include "support/half.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/tile_convert.cpp"

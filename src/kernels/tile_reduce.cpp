@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/tile_reduce.cpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/simd.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/transpose_tile.cpp"

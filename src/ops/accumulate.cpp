@@ -1,9 +1,9 @@
 // Small operators of ORT training graphs that gather gradients and order work: accumulators, Group, PassThrough.
 #include <cstring>
 
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -1,7 +1,7 @@
 // ArgMax, ArgMin: position of the extreme element along an axis.
+#include "graph/op.hpp"
 #include "kernels/arg_extreme.hpp"
 #include "ops/axis_view.hpp"
-#include "ops/op.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

@@ -3,8 +3,8 @@
 #include <type_traits>
 
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/arithmetic.cpp"

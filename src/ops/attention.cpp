@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "graph/op.hpp"
 #include "ops/attention_layout.hpp"
 #include "ops/attention_rule.hpp"
-#include "ops/op.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "graph/op.hpp"
 #include "ops/attention_layout.hpp"
-#include "ops/op.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

@@ -1,8 +1,8 @@
 // How Attention and its gradient find heads in memory.
 #pragma once
 
+#include "graph/op.hpp"
 #include "kernels/attention.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

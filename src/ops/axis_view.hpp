@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "graph/infer.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

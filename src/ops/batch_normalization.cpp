@@ -1,9 +1,9 @@
 // BatchNormalization, and ONNX Runtime's BatchNormInternal: every channel to mean 0 and variance 1, by given statistics
 // or (training) those of the batch, then scale and shift.
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/batch_norm.hpp"
 #include "ops/batch_normalization_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

@@ -2,9 +2,9 @@
 // saved.
 #include <array>
 
+#include "graph/op.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/normalize_grad.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

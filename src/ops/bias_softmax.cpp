@@ -1,6 +1,6 @@
 // BiasSoftmax: softmax of data + bias over all axes from `axis` on.
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

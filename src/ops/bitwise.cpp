@@ -1,8 +1,8 @@
 // BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot, BitShift.
 #include <type_traits>
 
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/bitwise.cpp"

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <memory>
 
+#include "graph/op.hpp"
 #include "kernels/dnnl_conv.hpp"
 #include "ops/conv_common.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/printable.hpp"
 

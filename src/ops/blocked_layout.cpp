@@ -1,8 +1,8 @@
 // Block and Unblock: between [N, C, H, W] and [N, C/b, H, W, b]. Made by the pass block_convolutions, as are the other
 // operators on blocked values. A blocked value is an ordinary tensor of five axes, so that pointwise operators work on
 // it unchanged.
+#include "graph/op.hpp"
 #include "kernels/blocked.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

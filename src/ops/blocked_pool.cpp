@@ -1,8 +1,8 @@
 // BlockedMaxPool, BlockedAveragePool, BlockedGlobalAveragePool: pooling of blocked values.
 #include <memory>
 
+#include "graph/op.hpp"
 #include "kernels/blocked.hpp"
-#include "ops/op.hpp"
 #include "ops/pool_common.hpp"
 
 namespace backpass {

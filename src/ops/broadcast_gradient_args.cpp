@@ -1,8 +1,8 @@
 // BroadcastGradientArgs: axes to sum a gradient over so that it gets back the shape of a broadcast operand.
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

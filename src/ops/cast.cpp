@@ -2,10 +2,10 @@
 #include <string>
 
 #include "gradient/rule.hpp"
-#include "kernels/convert.hpp"
+#include "graph/op.hpp"
 #include "kernels/string_cast.hpp"
 #include "kernels/tile.hpp"
-#include "ops/op.hpp"
+#include "support/convert.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {

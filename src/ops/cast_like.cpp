@@ -1,6 +1,6 @@
 // CastLike: Cast to the element type of another tensor.
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "gradient/composite.hpp"
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

@@ -1,9 +1,9 @@
 // Equal, Greater, GreaterOrEqual, Less, LessOrEqual.
 #include <string>
 
-#include "kernels/simd.hpp"
 #include "ops/broadcast_walk.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/comparison.cpp"

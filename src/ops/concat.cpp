@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

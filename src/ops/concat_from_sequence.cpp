@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
-#include "ops/op.hpp"
 #include "ops/sequence_rules.hpp"
 
 namespace backpass {

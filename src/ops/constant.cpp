@@ -1,9 +1,9 @@
 // Constant: a value written in the model. The importer normally turns these into constant values of the graph.
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

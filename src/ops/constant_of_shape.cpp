@@ -1,9 +1,9 @@
 // ConstantOfShape: a tensor filled with one value.
 #include <cstring>
 
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <memory>
 
+#include "graph/op.hpp"
 #include "kernels/dnnl_conv.hpp"
 #include "ops/conv_common.hpp"
 #include "ops/conv_rule.hpp"
-#include "ops/op.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

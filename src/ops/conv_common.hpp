@@ -1,8 +1,8 @@
 // What Conv and its relatives share: shape rule and sizes.
 #pragma once
 
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

@@ -1,8 +1,8 @@
 // com.microsoft ConvGrad: gradients of Conv with respect to input, weights and bias, each optional.
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
 #include "kernels/dnnl_conv_grad.hpp"
 #include "ops/conv_common.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

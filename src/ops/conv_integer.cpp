@@ -1,7 +1,7 @@
 // ConvInteger: convolution of 8-bit integers into 32 bits.
+#include "graph/op.hpp"
 #include "kernels/quantized.hpp"
 #include "ops/conv_common.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "gradient/fused.hpp"
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
 #include "kernels/dnnl_conv.hpp"
 #include "kernels/dnnl_conv_grad.hpp"
 #include "ops/conv_common.hpp"
 #include "ops/conv_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -3,8 +3,8 @@
 #include <array>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "backpass/custom_operator.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "graph/registry.hpp"
 #include "ops/custom_operator.hpp"
-#include "ops/registry.hpp"
 
 namespace backpass {
 namespace {

@@ -1,7 +1,7 @@
 // The functions that stand in the definition of an operator of a user; each finds what was registered by its node.
 #pragma once
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -3,11 +3,11 @@
 #include <array>
 #include <cmath>
 
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
 #include "kernels/gemm.hpp"
 #include "ops/conv_common.hpp"
 #include "ops/deform_conv_rule.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

@@ -7,7 +7,7 @@
 #include "gradient/positions.hpp"
 #include "gradient/sampling.hpp"
 #include "gradient/standardize_rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -1,8 +1,8 @@
 // DepthToSpace and SpaceToDepth: channels into square blocks of pixels, and back.
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/printable.hpp"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -7,8 +7,8 @@
 
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/fft.hpp"
-#include "ops/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -6,7 +6,7 @@
 
 #include "gradient/forward_output.hpp"
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"

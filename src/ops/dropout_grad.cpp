@@ -2,8 +2,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "graph/op.hpp"
 #include "ops/dropout.hpp"
-#include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/half.hpp"

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "gradient/composite.hpp"
+#include "graph/op.hpp"
 #include "kernels/quantize.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

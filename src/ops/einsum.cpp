@@ -5,8 +5,8 @@
 #include <array>
 #include <string>
 
+#include "graph/op.hpp"
 #include "ops/einsum_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/printable.hpp"

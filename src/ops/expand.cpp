@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

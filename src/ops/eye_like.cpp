@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

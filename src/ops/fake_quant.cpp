@@ -5,7 +5,7 @@
 
 #include "gradient/forward_output.hpp"
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"

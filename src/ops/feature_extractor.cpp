@@ -2,7 +2,7 @@
 #include <string>
 
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

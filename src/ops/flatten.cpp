@@ -1,7 +1,7 @@
 // Flatten: a matrix of everything before an axis by everything from it on.
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

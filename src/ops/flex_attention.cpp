@@ -3,11 +3,11 @@
 #include <utility>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/slices.hpp"
 #include "ops/flex_attention_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -1,8 +1,8 @@
 #include "ops/flex_attention_rule.hpp"
 
-#include "gradient/clone.hpp"
 #include "gradient/product_rule.hpp"
 #include "gradient/reverse.hpp"
+#include "graph/clone.hpp"
 #include "ops/attention_parts.hpp"
 
 namespace backpass {

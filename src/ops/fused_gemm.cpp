@@ -3,7 +3,7 @@
 #include <string>
 
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

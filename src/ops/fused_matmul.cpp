@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "gradient/product_rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/product.hpp"
 
 namespace backpass {

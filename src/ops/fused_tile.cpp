@@ -1,6 +1,6 @@
 // backpass.Tile: several pointwise and row-reducing operators as one program. Made by passes/fuse_tiles.cpp only.
+#include "graph/op.hpp"
 #include "kernels/tile.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

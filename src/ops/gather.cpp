@@ -2,8 +2,8 @@
 #include "kernels/gather.hpp"
 
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/scatter_rule.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"

@@ -1,7 +1,7 @@
 // Erf; Gelu, FastGelu, QuickGelu and BiasGelu with their gradients.
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/gelu.cpp"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/product.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/pool_common.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -1,6 +1,6 @@
 // Gradient (ai.onnx.preview.training): a request to differentiate, carried out when a model is imported. See
-// onnx_io/gradient_nodes.hpp.
-#include "ops/op.hpp"
+// model/gradient_nodes.hpp.
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

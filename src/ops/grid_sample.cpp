@@ -5,9 +5,9 @@
 
 #include "gradient/fused.hpp"
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "ops/grid_sample_rule.hpp"
 #include "ops/grid_sampler.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

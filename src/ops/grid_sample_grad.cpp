@@ -1,6 +1,6 @@
 // Gradients of GridSample with respect to X and the grid, each optional. Inputs dY, X, grid.
+#include "graph/op.hpp"
 #include "ops/grid_sampler.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

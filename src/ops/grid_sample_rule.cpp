@@ -5,8 +5,8 @@
 #include "gradient/composite.hpp"
 #include "gradient/sampling.hpp"
 #include "gradient/standardize_rule.hpp"
+#include "graph/op.hpp"
 #include "ops/grid_sampler.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "gradient/standardize_rule.hpp"
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/normalize.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

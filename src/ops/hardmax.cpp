@@ -1,10 +1,10 @@
 // Hardmax: 1 at the first largest element along an axis, 0 elsewhere.
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "kernels/arg_extreme.hpp"
 #include "ops/axis_view.hpp"
 #include "ops/flatten_semantics.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

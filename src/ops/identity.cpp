@@ -1,7 +1,7 @@
 // Identity: the value itself, of any type.
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -2,9 +2,9 @@
 #include <utility>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
 #include "ops/if_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {

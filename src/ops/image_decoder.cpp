@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "graph/op.hpp"
 #include "kernels/image.hpp"
-#include "ops/op.hpp"
 #include "support/printable.hpp"
 
 namespace backpass {

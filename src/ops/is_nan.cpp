@@ -2,9 +2,9 @@
 #include <array>
 #include <limits>
 
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 #include "support/parallel.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/is_nan.cpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "graph/op.hpp"
 #include "kernels/loss.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "graph/op.hpp"
 #include "kernels/normalize.hpp"
 #include "ops/axis_view.hpp"
 #include "ops/layer_normalization_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/row_parameter.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/op.hpp"
 #include "kernels/normalize_grad.hpp"
 #include "kernels/reduce.hpp"
 #include "ops/axis_view.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

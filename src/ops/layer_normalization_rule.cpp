@@ -2,7 +2,7 @@
 
 #include "gradient/forward_output.hpp"
 #include "gradient/standardize_rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -4,8 +4,8 @@
 //   perm_y           axes of the product in the order the result is stored
 //   alpha            factor of the product
 //   activation       name of a FusedActivation, with its activation_parameters
+#include "graph/op.hpp"
 #include "kernels/fused_activation.hpp"
-#include "ops/op.hpp"
 #include "ops/product.hpp"
 #include "support/printable.hpp"
 

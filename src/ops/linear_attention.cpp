@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "ops/linear_attention_rule.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/printable.hpp"
 #include "support/visit.hpp"

@@ -1,6 +1,6 @@
 // And, Or, Xor, Not.
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/logical.cpp"

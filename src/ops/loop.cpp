@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
 #include "ops/iteration_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {

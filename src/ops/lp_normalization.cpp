@@ -1,6 +1,6 @@
 // LpNormalization: x divided by its 1- or 2-norm along an axis; zero stays zero.
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "gradient/product_rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/gemm.hpp"
-#include "ops/op.hpp"
 #include "ops/product.hpp"
 #include "ops/shape_rules.hpp"
 

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/convert.hpp"
+#include "graph/op.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/quantized.hpp"
-#include "ops/op.hpp"
 #include "ops/product.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/convert.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {

@@ -1,6 +1,6 @@
 // MaxPool: largest element of each window, and where it was.
+#include "graph/op.hpp"
 #include "kernels/pool.hpp"
-#include "ops/op.hpp"
 #include "ops/pool_common.hpp"
 #include "ops/pool_rule.hpp"
 #include "support/visit.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gradient/rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/roi_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/conv.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

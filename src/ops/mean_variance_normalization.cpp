@@ -1,6 +1,6 @@
 // MeanVarianceNormalization: (x - mean) / (deviation + 1e-9) over some axes.
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

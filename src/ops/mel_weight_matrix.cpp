@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/visit.hpp"
 

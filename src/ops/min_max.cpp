@@ -1,8 +1,8 @@
 // Min, Max, Clip. NaN in, NaN out.
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/min_max.cpp"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass::movement {
 

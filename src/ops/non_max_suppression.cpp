@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

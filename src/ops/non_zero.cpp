@@ -3,8 +3,8 @@
 #include <complex>
 
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/op.hpp"
 #include "kernels/clip_gradients.hpp"
 #include "kernels/optimizer.hpp"
-#include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/visit.hpp"
 

@@ -3,8 +3,8 @@
 //   AdamOptimizer(rate, step, w, g, m1, m2, w16, loss_scale, norm, signal) -> step + 1, m1, m2, new w, change of w, w16
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "kernels/optimizer.hpp"
-#include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/visit.hpp"
 

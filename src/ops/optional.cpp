@@ -5,8 +5,8 @@
 #include <variant>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

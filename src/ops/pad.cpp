@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/pad_rule.hpp"
 #include "support/printable.hpp"
 

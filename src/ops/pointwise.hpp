@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "graph/op.hpp"
 #include "kernels/tile.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

@@ -1,8 +1,8 @@
 // What pooling operators share: shape rule and sizes.
 #pragma once
 
+#include "graph/op.hpp"
 #include "kernels/pool.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/pool.hpp"
-#include "ops/op.hpp"
 #include "ops/pool_common.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"

@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/pow.cpp"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/fused_activation.hpp"
 #include "kernels/gemm.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

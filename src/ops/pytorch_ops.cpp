@@ -17,8 +17,8 @@
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "graph/infer.hpp"
+#include "graph/op.hpp"
 #include "ops/callback.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -1,7 +1,7 @@
 // QLinearConv: convolution of quantized tensors into a quantized tensor.
+#include "graph/op.hpp"
 #include "kernels/quantized.hpp"
 #include "ops/conv_common.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

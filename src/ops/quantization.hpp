@@ -1,8 +1,8 @@
 // What QuantizeLinear and DequantizeLinear share: how the shape of the scale says which elements it belongs to.
 #pragma once
 
+#include "graph/op.hpp"
 #include "kernels/quantize.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

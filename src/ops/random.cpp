@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "support/parallel.hpp"
 #include "support/random_seed.hpp"
 #include "support/visit.hpp"

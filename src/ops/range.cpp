@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/recurrent.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

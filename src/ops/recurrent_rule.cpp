@@ -6,7 +6,7 @@
 #include "gradient/composite.hpp"
 #include "gradient/forward_output.hpp"
 #include "graph/infer.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/recurrent.hpp"
 #include "ops/recurrent_scan.hpp"
 

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/recurrent_grad.hpp"
-#include "ops/op.hpp"
 #include "ops/recurrent.hpp"
 #include "support/visit.hpp"
 

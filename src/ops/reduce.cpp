@@ -1,7 +1,7 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2, ReduceLogSum, ReduceSumSquare.
 #include "kernels/reduce.hpp"
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/reduce_axes.hpp"
 #include "ops/reduce_rules.hpp"
 

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/reduce.hpp"
-#include "ops/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "graph/op.hpp"
 #include "kernels/reduce.hpp"
-#include "ops/op.hpp"
 #include "ops/reduce_axes.hpp"
 #include "ops/reduce_rules.hpp"
 #include "support/parallel.hpp"

@@ -1,8 +1,8 @@
 // RegexFullMatch: which strings a regular expression (RE2 syntax) matches as a whole.
 #include <string>
 
+#include "graph/op.hpp"
 #include "kernels/regex.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

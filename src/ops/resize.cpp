@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/resample.hpp"
-#include "ops/op.hpp"
 #include "ops/resize_rule.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/half.hpp"

@@ -13,7 +13,7 @@
 #include "gradient/sampling.hpp"
 #include "gradient/scan_writer.hpp"
 #include "gradient/standardize_rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/roi_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/printable.hpp"

@@ -10,7 +10,7 @@
 #include "gradient/positions.hpp"
 #include "gradient/sampling.hpp"
 #include "gradient/standardize_rule.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

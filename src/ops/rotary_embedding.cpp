@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "gradient/composite.hpp"
+#include "graph/op.hpp"
 #include "ops/attention_parts.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

@@ -1,6 +1,6 @@
 // Ceil, Floor, Round, Sign.
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/rounding.cpp"

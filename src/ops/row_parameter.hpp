@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 

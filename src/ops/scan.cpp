@@ -6,9 +6,9 @@
 
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
 #include "ops/iteration_rule.hpp"
-#include "ops/op.hpp"
 #include "ops/subgraph.hpp"
 
 namespace backpass {

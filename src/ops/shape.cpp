@@ -1,8 +1,8 @@
 // Shape and Size: extents as data.
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

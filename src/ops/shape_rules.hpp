@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass::rules {
 

@@ -1,7 +1,7 @@
 // Sigmoid and its gradient, and what is built like it: HardSigmoid, HardSwish, Swish, SwiGLU, Mish, Softplus, Softsign.
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/sigmoid.cpp"

@@ -1,7 +1,7 @@
 // SkipLayerNormalization(x, skip, scale, bias, x_bias) -> y, mean, inverse deviation, sum: LayerNormalization of the
 // sum of x, skip and x_bias.
 #include "graph/builder.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

@@ -4,9 +4,9 @@
 #include <limits>
 #include <numeric>
 
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "ops/slice_rule.hpp"
 

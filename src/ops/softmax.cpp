@@ -2,9 +2,9 @@
 #include "kernels/softmax.hpp"
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/axis_view.hpp"
 #include "ops/flatten_semantics.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

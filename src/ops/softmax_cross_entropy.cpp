@@ -2,8 +2,8 @@
 //   SoftmaxCrossEntropy(logits, targets) against target distributions, SparseSoftmaxCrossEntropy(logits, labels,
 //   weights) against class labels with one weight per position, and their gradients from the log probabilities.
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "ops/label_loss.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

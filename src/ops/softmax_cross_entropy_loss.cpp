@@ -1,6 +1,6 @@
 // SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss, with ONNX Runtime's forms that take ignore_index as an input.
+#include "graph/op.hpp"
 #include "ops/label_loss.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -6,8 +6,8 @@
 // `bias` (another contribution to the gradient of the scores) is added to the result.
 #include <algorithm>
 
+#include "graph/op.hpp"
 #include "ops/label_loss.hpp"
-#include "ops/op.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {

@@ -2,8 +2,8 @@
 // LogSoftmaxGrad see a matrix whose columns start at `axis`; the forms ending in _13 work along one axis.
 #include "kernels/softmax_grad.hpp"
 
+#include "graph/op.hpp"
 #include "ops/axis_view.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "graph/op.hpp"
 #include "kernels/slices.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/sequence_rules.hpp"
 
 namespace backpass {

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/fft.hpp"
-#include "ops/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"

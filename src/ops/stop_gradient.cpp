@@ -1,6 +1,6 @@
 // StopGradient: the value itself, through which nothing flows back (torch's detach, regions under no_grad).
+#include "graph/op.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -1,7 +1,7 @@
 // StringConcat: corresponding strings, joined.
 #include <string>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

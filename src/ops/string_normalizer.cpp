@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "support/printable.hpp"
 #include "support/utf8.hpp"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

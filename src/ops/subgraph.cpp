@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph/evaluate.hpp"
 #include "graph/infer.hpp"
-#include "runtime/evaluate.hpp"
 
 namespace backpass {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

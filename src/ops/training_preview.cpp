@@ -2,7 +2,7 @@
 // weights and states, for any number of tensors at once.
 #include <cmath>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/read_scalar.hpp"
 #include "support/parallel.hpp"
 #include "support/printable.hpp"

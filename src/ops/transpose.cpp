@@ -2,9 +2,9 @@
 #include <numeric>
 
 #include "gradient/rule.hpp"
+#include "graph/op.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {

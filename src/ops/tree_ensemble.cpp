@@ -3,8 +3,8 @@
 #include <cmath>
 #include <memory>
 
+#include "graph/op.hpp"
 #include "kernels/trees.hpp"
-#include "ops/op.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

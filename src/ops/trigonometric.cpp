@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/pointwise.hpp"
+#include "support/simd.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/trigonometric.cpp"

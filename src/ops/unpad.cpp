@@ -3,10 +3,10 @@
 #include <array>
 
 #include "gradient/positions.hpp"
+#include "graph/op.hpp"
 #include "kernels/gather.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/movement.hpp"
-#include "ops/op.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 

@@ -2,10 +2,10 @@
 #include <string>
 
 #include "gradient/rule.hpp"
-#include "kernels/simd.hpp"
 #include "ops/broadcast_walk.hpp"
 #include "ops/pointwise.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/simd.hpp"
 #include "support/visit.hpp"
 
 #undef HWY_TARGET_INCLUDE

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "ops/scalar_input.hpp"
 #include "support/visit.hpp"
 

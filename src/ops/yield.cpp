@@ -1,6 +1,6 @@
 #include "ops/yield.hpp"
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "graph/builder.hpp"
+#include "graph/op.hpp"
 #include "kernels/dnnl_conv.hpp"
-#include "ops/op.hpp"
 #include "passes/fold_batch_norm.hpp"
 #include "passes/fuse_blocked_conv.hpp"
 #include "passes/match_activation.hpp"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "passes/use_index.hpp"
 #include "support/visit.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/op.hpp"
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

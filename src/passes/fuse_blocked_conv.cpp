@@ -3,7 +3,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "passes/match_activation.hpp"
 
 namespace backpass {

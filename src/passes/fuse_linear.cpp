@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "passes/match_activation.hpp"
 #include "passes/use_index.hpp"
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <optional>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

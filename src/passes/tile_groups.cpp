@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph/op.hpp"
 #include "kernels/tile_reduce.hpp"
-#include "ops/op.hpp"
 
 namespace backpass {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "graph/blame.hpp"
+#include "graph/evaluate.hpp"
 #include "ops/yield.hpp"
 #include "plan/arena.hpp"
-#include "runtime/evaluate.hpp"
 #include "runtime/infer_program.hpp"
 
 namespace backpass {

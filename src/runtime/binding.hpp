@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backpass/session.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 #include "plan/program.hpp"
 
 namespace backpass {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "graph/blame.hpp"
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
 #include "runtime/unshare.hpp"
 #include "support/interruption.hpp"
 #include "support/random_seed.hpp"

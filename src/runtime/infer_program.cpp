@@ -4,8 +4,8 @@
 #include <map>
 
 #include "graph/blame.hpp"
+#include "graph/evaluate.hpp"
 #include "graph/infer.hpp"
-#include "runtime/evaluate.hpp"
 
 namespace backpass {
 namespace {

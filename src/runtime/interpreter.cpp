@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
 #include "support/interruption.hpp"
 #include "support/random_seed.hpp"
 

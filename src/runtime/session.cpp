@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "graph/graph.hpp"
-#include "onnx_io/import.hpp"
+#include "model/import.hpp"
 #include "onnx_io/reader.hpp"
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "gradient/inference_form.hpp"
-#include "onnx_io/export.hpp"
-#include "onnx_io/import.hpp"
+#include "model/export.hpp"
+#include "model/import.hpp"
+#include "model/inference_form.hpp"
 
 namespace backpass {
 namespace {

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "gradient/module_graph.hpp"
-#include "gradient/parameters.hpp"
-#include "onnx_io/export.hpp"
-#include "onnx_io/import.hpp"
+#include "model/export.hpp"
+#include "model/import.hpp"
+#include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "passes/pipeline.hpp"
@@ -17,6 +16,7 @@
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
+#include "training/module_graph.hpp"
 
 namespace backpass {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "gradient/training_graph.hpp"
 #include "graph/graph.hpp"
-#include "onnx_io/import.hpp"
+#include "model/import.hpp"
+#include "model/training_graph.hpp"
 #include "passes/pipeline.hpp"
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"

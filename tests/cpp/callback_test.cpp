@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/convert.hpp"
+#include "support/convert.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "backpass/error.hpp"
-#include "kernels/element_cast.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/string_cast.hpp"
+#include "support/element_cast.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/convert.hpp"
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
+#include "support/convert.hpp"
 
 namespace backpass {
 namespace {

@@ -1,4 +1,4 @@
-#include "onnx_io/inlined_size.hpp"
+#include "model/inlined_size.hpp"
 
 #include <algorithm>
 

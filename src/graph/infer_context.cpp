@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -1,8 +1,8 @@
-#include "gradient/parameters.hpp"
+#include "model/parameters.hpp"
 
 #include <algorithm>
 
-#include "onnx_io/export.hpp"
+#include "model/export.hpp"
 
 namespace backpass {
 namespace {

@@ -1,14 +1,14 @@
-#include "gradient/gradient_model.hpp"
+#include "model/gradient_model.hpp"
 
 #include <algorithm>
 #include <map>
 
 #include "gradient/activity.hpp"
 #include "gradient/containers.hpp"
-#include "gradient/parameters.hpp"
 #include "gradient/reverse.hpp"
-#include "onnx_io/export.hpp"
-#include "onnx_io/import.hpp"
+#include "model/export.hpp"
+#include "model/import.hpp"
+#include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "ops/function_gradient.hpp"

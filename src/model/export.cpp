@@ -1,12 +1,12 @@
-#include "onnx_io/export.hpp"
+#include "model/export.hpp"
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <type_traits>
 
+#include "graph/op.hpp"
 #include "onnx_io/standard_operators.hpp"
-#include "ops/op.hpp"
 
 namespace backpass::onnx_io {
 namespace {

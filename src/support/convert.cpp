@@ -1,4 +1,4 @@
-#include "kernels/convert.hpp"
+#include "support/convert.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "backpass/error.hpp"
-#include "kernels/element_cast.hpp"
-#include "kernels/simd.hpp"
+#include "support/element_cast.hpp"
 #include "support/parallel.hpp"
+#include "support/simd.hpp"
 #include "support/visit.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/convert.cpp"
+#define HWY_TARGET_INCLUDE "support/convert.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h.
 #include "hwy/highway.h"

@@ -1,4 +1,4 @@
-#include "onnx_io/import.hpp"
+#include "model/import.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -6,13 +6,13 @@
 #include <unordered_map>
 
 #include "graph/infer.hpp"
-#include "onnx_io/conformance.hpp"
-#include "onnx_io/gradient_nodes.hpp"
-#include "onnx_io/import_tensor.hpp"
-#include "onnx_io/inlined_size.hpp"
+#include "graph/op.hpp"
+#include "model/conformance.hpp"
+#include "model/gradient_nodes.hpp"
+#include "model/import_tensor.hpp"
+#include "model/inlined_size.hpp"
 #include "ops/custom_operator.hpp"
 #include "ops/function_gradient.hpp"
-#include "ops/op.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -1,16 +1,16 @@
-#include "gradient/training_graph.hpp"
+#include "model/training_graph.hpp"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "backpass/problem.hpp"
-#include "gradient/inference_form.hpp"
-#include "gradient/parameters.hpp"
 #include "gradient/reverse.hpp"
 #include "graph/builder.hpp"
-#include "onnx_io/export.hpp"
-#include "onnx_io/import.hpp"
+#include "model/export.hpp"
+#include "model/import.hpp"
+#include "model/inference_form.hpp"
+#include "model/parameters.hpp"
 #include "ops/function_gradient.hpp"
 
 namespace backpass {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backpass/tensor.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 

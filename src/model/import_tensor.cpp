@@ -1,8 +1,8 @@
-#include "onnx_io/import_tensor.hpp"
+#include "model/import_tensor.hpp"
 
 #include <cstring>
 
-#include "onnx_io/import.hpp"
+#include "model/import.hpp"
 
 namespace backpass::onnx_io {
 namespace {

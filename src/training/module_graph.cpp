@@ -1,12 +1,12 @@
-#include "gradient/module_graph.hpp"
+#include "training/module_graph.hpp"
 
 #include <algorithm>
 
 #include "gradient/activity.hpp"
 #include "gradient/reverse.hpp"
 #include "graph/infer.hpp"
+#include "graph/op.hpp"
 #include "ops/callback.hpp"
-#include "ops/op.hpp"
 #include "ops/yield.hpp"
 
 namespace backpass {

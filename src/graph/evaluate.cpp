@@ -1,4 +1,4 @@
-#include "runtime/evaluate.hpp"
+#include "graph/evaluate.hpp"
 
 #include "graph/blame.hpp"
 #include "graph/infer.hpp"

@@ -1,4 +1,4 @@
-#include "onnx_io/conformance.hpp"
+#include "model/conformance.hpp"
 
 #include <map>
 #include <set>
@@ -6,7 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "onnx_io/import.hpp"
+#include "model/import.hpp"
 #include "onnx_io/standard_operators.hpp"
 
 namespace backpass::onnx_io {

@@ -2,7 +2,7 @@
 #include <cstddef>
 
 #include "backpass/error.hpp"
-#include "kernels/convert.hpp"
+#include "support/convert.hpp"
 
 namespace backpass {
 namespace {

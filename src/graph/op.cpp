@@ -1,4 +1,4 @@
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "ops/registry.hpp"
+#include "graph/registry.hpp"
 
 namespace backpass {
 namespace {

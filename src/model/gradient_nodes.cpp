@@ -1,4 +1,4 @@
-#include "onnx_io/gradient_nodes.hpp"
+#include "model/gradient_nodes.hpp"
 
 #include <algorithm>
 #include <array>

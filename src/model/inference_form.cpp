@@ -1,4 +1,4 @@
-#include "gradient/inference_form.hpp"
+#include "model/inference_form.hpp"
 
 #include <algorithm>
 
