@@ -20,6 +20,7 @@
 #include "backpass/tensor.hpp"
 #include "graph/dim.hpp"
 #include "graph/graph.hpp"
+#include "support/kernel.hpp"
 
 namespace backpass {
 
@@ -131,26 +132,6 @@ class InferContext {
   int fresh_ = 0;
 };
 
-/// What a kernel gets when it runs. Memory of inputs and outputs does not overlap unless the operator allowed it.
-struct KernelArgs {
-  const void* const* inputs;  ///< null where omitted
-  void* const* outputs;       ///< null where not wanted
-  std::byte* scratch;         ///< 64-byte aligned, as much as prepare asked for
-
-  template <class T>
-  const T* in(std::size_t i) const {
-    return static_cast<const T*>(inputs[i]);
-  }
-  template <class T>
-  T* out(std::size_t i) const {
-    return static_cast<T*>(outputs[i]);
-  }
-};
-
-/// Called many times, possibly from several threads at once: a kernel keeps no state of its own but what it was
-/// prepared with. Pointers are aligned to the element size, not to vectors.
-using Kernel = std::function<void(const KernelArgs&)>;
-
 /// What is known of a tensor when a kernel is prepared.
 struct TensorInfo {
   DType dtype = DType::undefined;
@@ -246,7 +227,7 @@ struct OpDef {
   void (*compute)(ComputeContext&) = nullptr;
   /// Emits simpler nodes into the builder (before the node) and returns one value per output.
   std::vector<Value*> (*expand)(Builder&, const Node&) = nullptr;
-  /// A function of corresponding elements: see kernels/tile.hpp. infer may be left out.
+  /// A function of corresponding elements: see ops/tile_op.hpp. infer may be left out.
   const TileOp* tile = nullptr;
 
   // Its derivative (gradient/rule.hpp); an operator with `expand` has that of its expansion.

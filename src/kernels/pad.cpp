@@ -5,8 +5,8 @@
 #include <string>
 
 #include "kernels/strided_copy.hpp"
-#include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
+#include "support/strides.hpp"
 #include "support/visit.hpp"
 
 namespace backpass::kernels {

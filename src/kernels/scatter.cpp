@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/shape_rules.hpp"
 #include "support/printable.hpp"
+#include "support/strides.hpp"
 #include "support/visit.hpp"
 
 namespace backpass::kernels {

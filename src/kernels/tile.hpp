@@ -1,9 +1,9 @@
-// Pointwise operators: what they are, and the short programs over tiles that run them.
+// Pointwise functions, and the short programs over tiles that run them.
 //
 // A TileFunction is a function of corresponding elements, compiled as a loop per element type and instruction set. A
-// TileOp says which functions a node stands for. A TileProgram is a list of such functions over virtual registers; a
-// register is a tile, a piece of a tensor that stays in the first-level cache while the whole program runs over it.
-// One node alone and a fused group of nodes both run as a TileProgram.
+// TileProgram is a list of such functions over virtual registers; a register is a tile, a piece of a tensor that stays
+// in the first-level cache while the whole program runs over it. One node alone and a fused group of nodes both run as
+// a TileProgram; which functions a node stands for is said in ops/tile_op.hpp.
 //
 //   node(s) ─ TileBuilder ─► TileProgram (element types) ─ bind ─► TilePlan (extents) ─ run ─► memory
 //
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "backpass/tensor.hpp"
-#include "graph/op.hpp"
+#include "support/kernel.hpp"
 
 namespace backpass {
 
@@ -137,31 +137,6 @@ class TileBuilder {
   TileProgram program_;
   std::map<TileRegister, TileRegister> spread_;  // rows -> the same for every element
 };
-
-/// A node being turned into instructions.
-struct TileEmit {
-  const Node& node;
-  std::span<const TileRegister> inputs;  ///< kNoRegister where omitted
-  TileBuilder& builder;
-
-  bool has(std::size_t i) const { return i < inputs.size() && inputs[i] != kNoRegister; }
-};
-
-/// How a pointwise operator computes its only output. Give `function`, or `emit` when it takes more than one.
-struct TileOp {
-  const TileFunction* function = nullptr;
-  TileParams (*params)(const Node&) = nullptr;  ///< from attributes, for `function`
-  TileRegister (*emit)(TileEmit&) = nullptr;
-};
-
-/// Appends the node's instructions; `inputs` are the registers of its inputs. Returns the register of its output.
-TileRegister emit_tile(const Node& node, std::span<const TileRegister> inputs, TileBuilder& builder);
-
-/// `infer` of pointwise operators: inputs broadcast, all of one type, the output has that type (bool if the function
-/// says so).
-void infer_tile(InferContext&);
-/// `prepare` of pointwise operators.
-Kernel prepare_tile(PrepareContext&);
 
 /// Binds a program to extents: inputs broadcast to `full`, and every output of the program has that shape (those of
 /// rows end in 1 instead). The memory of output 0 may be that of an input of the same size.

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kernels/tile_plan.hpp"
-#include "ops/shape_rules.hpp"
+#include "support/strides.hpp"
 
 namespace backpass {
 namespace {

@@ -2,9 +2,8 @@
 #include <string>
 
 #include "gradient/rule.hpp"
-#include "graph/op.hpp"
 #include "kernels/string_cast.hpp"
-#include "kernels/tile.hpp"
+#include "ops/tile_op.hpp"
 #include "support/convert.hpp"
 #include "support/parallel.hpp"
 

@@ -4,8 +4,7 @@
 
 #include <optional>
 
-#include "graph/op.hpp"
-#include "kernels/tile.hpp"
+#include "ops/tile_op.hpp"
 
 namespace backpass {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/op.hpp"
+#include "support/strides.hpp"
 
 namespace backpass::rules {
 
@@ -41,19 +42,3 @@ std::vector<Window> windows(const Node& node, std::span<const std::int64_t> kern
 Dim window_output(const Node& node, const Dim& in, const Window& window, bool ceil_mode);
 
 }  // namespace backpass::rules
-
-namespace backpass {
-
-/// numpy broadcasting of numbers. InvalidInput when they do not match.
-Dims broadcast_dims(std::span<const std::int64_t> a, std::span<const std::int64_t> b);
-
-/// Row-major strides in elements.
-Dims strides_of(std::span<const std::int64_t> dims);
-
-/// Strides that walk a tensor of shape `from` as if it had shape `to` (0 along broadcast axes).
-Dims broadcast_strides(std::span<const std::int64_t> from, std::span<const std::int64_t> to);
-
-/// product of dims[begin, end)
-std::int64_t product(std::span<const std::int64_t> dims, std::size_t begin, std::size_t end);
-
-}  // namespace backpass

@@ -1,7 +1,25 @@
-#include "kernels/tile.hpp"
+#include "ops/tile_op.hpp"
+
 #include "ops/shape_rules.hpp"
 
 namespace backpass {
+
+TileRegister emit_tile(const Node& node, std::span<const TileRegister> inputs, TileBuilder& builder) {
+  const TileOp& op = *node.def->tile;
+  TileEmit emit{node, inputs, builder};
+  if (op.emit != nullptr) return op.emit(emit);
+  TileParams params = op.params == nullptr ? TileParams{} : op.params(node);
+  switch (inputs.size()) {
+    case 1:
+      return builder.apply(*op.function, {inputs[0]}, params);
+    case 2:
+      return builder.apply(*op.function, {inputs[0], inputs[1]}, params);
+    case 3:
+      return builder.apply(*op.function, {inputs[0], inputs[1], inputs[2]}, params);
+    default:
+      fail(node.label(), " got ", inputs.size(), " inputs, expected ", op.function->arity);
+  }
+}
 
 void infer_tile(InferContext& c) {
   DType dtype = c.dtype(0);
