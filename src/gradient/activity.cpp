@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "graph/op.hpp"
-#include "ops/function_gradient.hpp"
 
 namespace backpass {
 
@@ -42,8 +41,8 @@ bool is_context(const Value* v) {
 /// arguments, and not what its body computed from them.
 template <class F>
 void for_each_dependence(const Node& node, F&& f) {
-  if (!is_function_gradient(node)) return for_each_read(node, f);
-  for (std::size_t i = results_of(node); i < node.inputs.size(); ++i) {
+  if (node.def == nullptr || node.def->detached_inputs == nullptr) return for_each_read(node, f);
+  for (std::size_t i = node.def->detached_inputs(node); i < node.inputs.size(); ++i) {
     if (node.inputs[i] != nullptr) f(node.inputs[i]);
   }
 }

@@ -237,6 +237,9 @@ struct OpDef {
   void (*fused_gradient)(GradientContext&) = nullptr;
   /// Piecewise constant: the gradient is zero wherever it exists.
   bool is_flat = false;
+  /// How many of the node's first inputs its results do not depend on differentiably, whatever the rest of the graph
+  /// says: a gradient of its own stands in for theirs. Null: none.
+  std::size_t (*detached_inputs)(const Node&) = nullptr;
 
   // Traits.
   /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around

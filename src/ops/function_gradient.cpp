@@ -44,7 +44,8 @@ const Register kOp({.name = "FunctionGradient",
                     .types = {},
                     .infer = infer,
                     .compute = compute,
-                    .gradient = gradient});
+                    .gradient = gradient,
+                    .detached_inputs = results_of});
 
 }  // namespace
 
