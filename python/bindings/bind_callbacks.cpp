@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.hpp"
-#include "ops/callback.hpp"
+#include "ops/custom/callback.hpp"
 #include "runtime/unshare.hpp"
 #include "torch_exchange.hpp"
 

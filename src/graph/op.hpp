@@ -227,7 +227,7 @@ struct OpDef {
   void (*compute)(ComputeContext&) = nullptr;
   /// Emits simpler nodes into the builder (before the node) and returns one value per output.
   std::vector<Value*> (*expand)(Builder&, const Node&) = nullptr;
-  /// A function of corresponding elements: see ops/tile_op.hpp. infer may be left out.
+  /// A function of corresponding elements: see ops/pointwise/tile_op.hpp. infer may be left out.
   const TileOp* tile = nullptr;
 
   // Its derivative (gradient/rule.hpp); an operator with `expand` has that of its expansion.

@@ -3,7 +3,7 @@
 // A TileFunction is a function of corresponding elements, compiled as a loop per element type and instruction set. A
 // TileProgram is a list of such functions over virtual registers; a register is a tile, a piece of a tensor that stays
 // in the first-level cache while the whole program runs over it. One node alone and a fused group of nodes both run as
-// a TileProgram; which functions a node stands for is said in ops/tile_op.hpp.
+// a TileProgram; which functions a node stands for is said in ops/pointwise/tile_op.hpp.
 //
 //   node(s) ─ TileBuilder ─► TileProgram (element types) ─ bind ─► TilePlan (extents) ─ run ─► memory
 //

@@ -11,7 +11,7 @@
 #include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
-#include "ops/function_gradient.hpp"
+#include "ops/custom/function_gradient.hpp"
 
 namespace backpass {
 namespace {

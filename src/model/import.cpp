@@ -11,8 +11,8 @@
 #include "model/gradient_nodes.hpp"
 #include "model/import_tensor.hpp"
 #include "model/inlined_size.hpp"
-#include "ops/custom_operator.hpp"
-#include "ops/function_gradient.hpp"
+#include "ops/custom/custom_operator.hpp"
+#include "ops/custom/function_gradient.hpp"
 
 namespace backpass::onnx_io {
 namespace {

@@ -11,7 +11,7 @@
 #include "model/import.hpp"
 #include "model/inference_form.hpp"
 #include "model/parameters.hpp"
-#include "ops/function_gradient.hpp"
+#include "ops/custom/function_gradient.hpp"
 
 namespace backpass {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "graph/builder.hpp"
 #include "graph/op.hpp"
-#include "kernels/dnnl_conv.hpp"
+#include "ops/convolution/dnnl_conv.hpp"
 #include "passes/fold_batch_norm.hpp"
 #include "passes/fuse_blocked_conv.hpp"
 #include "passes/match_activation.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "ops/dropout.hpp"
+#include "ops/random/dropout.hpp"
 #include "ops/read_scalar.hpp"
 #include "passes/use_index.hpp"
 

@@ -9,7 +9,7 @@
 
 namespace backpass {
 
-/// Rewrites chains to backpass.Linear (ops/linear.cpp). Returns how many nodes went.
+/// Rewrites chains to backpass.Linear (ops/linear/linear.cpp). Returns how many nodes went.
 int fuse_linear(Graph& graph, std::vector<std::string>& log);
 
 }  // namespace backpass

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "ops/tile_op.hpp"
+#include "ops/pointwise/tile_op.hpp"
 #include "passes/tile_groups.hpp"
 
 namespace backpass {

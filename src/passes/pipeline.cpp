@@ -1,6 +1,6 @@
 #include "passes/pipeline.hpp"
 
-#include "ops/function_gradient.hpp"
+#include "ops/custom/function_gradient.hpp"
 #include "passes/block_convolutions.hpp"
 #include "passes/constant_reshapes.hpp"
 #include "passes/dropout_masks.hpp"

@@ -14,7 +14,7 @@
 
 #include "graph/op.hpp"
 #include "kernels/tile_reduce.hpp"
-#include "ops/tile_op.hpp"
+#include "ops/pointwise/tile_op.hpp"
 
 namespace backpass {
 namespace {

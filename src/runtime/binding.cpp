@@ -4,7 +4,7 @@
 
 #include "graph/blame.hpp"
 #include "graph/evaluate.hpp"
-#include "ops/yield.hpp"
+#include "ops/custom/yield.hpp"
 #include "plan/arena.hpp"
 #include "runtime/infer_program.hpp"
 

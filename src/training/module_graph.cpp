@@ -6,8 +6,8 @@
 #include "gradient/reverse.hpp"
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
-#include "ops/callback.hpp"
-#include "ops/yield.hpp"
+#include "ops/custom/callback.hpp"
+#include "ops/custom/yield.hpp"
 
 namespace backpass {
 namespace {

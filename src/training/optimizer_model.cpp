@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "kernels/clip_gradients.hpp"
+#include "ops/optimizers/clip_gradients.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 

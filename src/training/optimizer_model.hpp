@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "backpass/tensor.hpp"
-#include "kernels/optimizer.hpp"
 #include "onnx_io/proto.hpp"
+#include "ops/optimizers/optimizer.hpp"
 
 namespace backpass {
 

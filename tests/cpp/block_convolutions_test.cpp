@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/dnnl_conv.hpp"
+#include "ops/convolution/dnnl_conv.hpp"
 #include "pass_testing.hpp"
 #include "passes/fold_batch_norm.hpp"
 #include "support/parallel.hpp"

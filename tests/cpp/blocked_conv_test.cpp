@@ -1,5 +1,3 @@
-#include "kernels/blocked_conv.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +8,9 @@
 
 #include "kernels/blocked.hpp"
 #include "kernels/conv.hpp"
-#include "kernels/conv_tiles.hpp"
-#include "kernels/dnnl_conv.hpp"
+#include "ops/convolution/blocked_conv_kernel.hpp"
+#include "ops/convolution/conv_tiles.hpp"
+#include "ops/convolution/dnnl_conv.hpp"
 
 namespace backpass {
 namespace {

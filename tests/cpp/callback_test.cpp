@@ -1,4 +1,4 @@
-#include "ops/callback.hpp"
+#include "ops/custom/callback.hpp"
 
 #include <gtest/gtest.h>
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "backpass/error.hpp"
-#include "kernels/quantize.hpp"
-#include "kernels/string_cast.hpp"
+#include "ops/pointwise/string_cast.hpp"
+#include "ops/quantization/quantize.hpp"
 #include "support/element_cast.hpp"
 #include "support/parallel.hpp"
 

@@ -1,4 +1,4 @@
-#include "kernels/dnnl_runtime.hpp"
+#include "ops/convolution/dnnl_runtime.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "backpass/tensor.hpp"
-#include "kernels/dnnl_conv_sizes.hpp"
+#include "ops/convolution/dnnl_conv_sizes.hpp"
 
 namespace backpass {
 namespace {

@@ -1,4 +1,6 @@
 // Random bits many at a time against one by one, on every instruction set this machine has.
+#include "ops/random/dropout_kernel.hpp"
+
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -6,7 +8,6 @@
 #include <vector>
 
 #include "kernel_testing.hpp"
-#include "kernels/dropout.hpp"
 
 namespace backpass {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "graph/builder.hpp"
 #include "graph/infer.hpp"
-#include "ops/pointwise.hpp"
+#include "ops/pointwise/pointwise.hpp"
 #include "ops/shape_rules.hpp"
 #include "passes/fuse_tiles.hpp"
 #include "runtime/interpreter.hpp"

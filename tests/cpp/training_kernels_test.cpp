@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "kernel_testing.hpp"
-#include "kernels/attention_rows.hpp"
-#include "kernels/normalize_grad.hpp"
-#include "kernels/optimizer.hpp"
-#include "kernels/softmax_grad.hpp"
+#include "ops/attention/attention_rows.hpp"
+#include "ops/normalization/normalize_grad.hpp"
+#include "ops/normalization/softmax_grad_kernel.hpp"
+#include "ops/optimizers/optimizer.hpp"
 #include "support/philox.hpp"
 
 namespace backpass {

@@ -1,4 +1,4 @@
-"""Nodes that torch will run, written by an exporter. For their layout see src/ops/pytorch_ops.cpp."""
+"""Nodes that torch will run, written by an exporter. For their layout see src/ops/custom/pytorch_ops.cpp."""
 
 from __future__ import annotations
 

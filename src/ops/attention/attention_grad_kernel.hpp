@@ -1,0 +1,23 @@
+// Gradient of scaled dot-product attention, block of queries by block of queries: like the forward run it never holds
+// the matrix of all scores, and keeps nothing from it.
+#pragma once
+
+#include "ops/attention/attention_kernel.hpp"
+
+namespace backpass {
+
+/// Laid out as the q, k and v they belong to.
+template <class T>
+struct AttentionGradients {
+  const T* dy = nullptr;  ///< laid out by AttentionTensors::y_strides
+  T* dq = nullptr;
+  T* dk = nullptr;
+  T* dv = nullptr;
+};
+
+/// `tensors` without results (y, scores).
+template <class T>
+void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
+                        const AttentionGradients<T>& gradients);
+
+}  // namespace backpass

@@ -1,0 +1,122 @@
+// BlockedConv: Conv on blocked values, with bias, residual and activation on the way.
+//
+//   inputs   X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw]; bias [M]; residual like the
+//   output output   activation(X * W + bias + residual), [N, M/b, H', W', b] attributes of Conv, and block, activation,
+//   activation_parameters
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "graph/op.hpp"
+#include "ops/convolution/blocked_conv_kernel.hpp"
+#include "ops/convolution/conv_common.hpp"
+#include "ops/convolution/dnnl_conv.hpp"
+#include "support/parallel.hpp"
+#include "support/printable.hpp"
+
+namespace backpass {
+namespace {
+
+enum Input : std::size_t { kX, kW, kBias, kResidual };
+
+bool is_blocked(std::size_t rank) { return rank == 5; }
+
+void infer(InferContext& c) {
+  c.set_dtype(0, c.dtype(kX));
+  std::int64_t b = c.node.attr_int("block");
+  std::string activation = c.node.attr_string("activation", "none");
+  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
+            ": expected a fused activation");
+  Shape x = c.shape(kX);
+  c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", shown(x),
+            ": expected [N, C/b, H, W, b] or [N, C, H, W] with b = ", b);
+  if (is_blocked(x.size())) x = {x[0], x[1] * b, x[2], x[3]};
+  const Shape& w = c.shape(kW);
+  c.require(!w.empty() && w[0].is_known() && w[0].value() % b == 0, "weights are ", shown(w),
+            ": expected a multiple of ", b, " output channels");
+  check_conv_bias(c, kBias, w[0]);
+  Shape y = conv_shape(c, x, w);
+  Shape blocked{y[0], w[0].value() / b, y[2], y[3], b};
+  if (c.has_input(kResidual)) {
+    const Shape& residual = c.shape(kResidual);
+    c.require(residual.size() == 5, "residual is ", shown(residual), ": expected the shape of the output");
+    for (std::size_t i = 0; i < 5; ++i) blocked[i] = c.unify(blocked[i], residual[i], "extents of residual and output");
+  }
+  c.set_shape(0, std::move(blocked));
+}
+
+ActivationSpec activation_of(const Node& node) {
+  ActivationSpec spec;
+  spec.kind = *fused_activation_named(node.attr_string("activation", "none"));
+  std::vector<float> parameters = node.attr_floats("activation_parameters");
+  std::copy_n(parameters.begin(), std::min<std::size_t>(2, parameters.size()), spec.parameters);
+  return spec;
+}
+
+Kernel own_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
+  if (c.in(kW).constant == nullptr) return {};
+  BlockedConvOptions options{c.out(0).dims[4], blocked_in, activation_of(c.node)};
+  std::shared_ptr<const BlockedConv> conv = BlockedConv::make(g, options, *c.in(kW).constant);
+  if (conv == nullptr) return {};
+  std::size_t at = c.reserve(conv->scratch_bytes());
+  bool has_bias = c.has_input(kBias);
+  bool has_residual = c.has_input(kResidual);
+  return [=](const KernelArgs& args) {
+    conv->run(args.in<float>(kX), has_bias ? args.in<float>(kBias) : nullptr,
+              has_residual ? args.in<float>(kResidual) : nullptr, args.out<float>(0), args.scratch + at);
+  };
+}
+
+/// What our own loops do not cover.
+Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
+  DnnlConvOptions options;
+  options.blocked_in = blocked_in;
+  options.blocked_out = true;
+  options.has_bias = c.has_input(kBias);
+  options.has_sum = c.has_input(kResidual);
+  // Applied afterwards: the library's own turns NaN into 0.
+  ActivationSpec activation = activation_of(c.node);
+  ActivationFunction<float> activate = activation_function<float>(activation.kind);
+  std::int64_t count = c.out(0).size();
+  options.constant_weights = c.in(kW).constant;
+  std::shared_ptr<DnnlConv> conv = DnnlConv::make(g, options);
+  ensure(conv != nullptr, shown(c.node), " oneDNN has no blocked convolution of this kind");
+  std::size_t at = c.reserve(conv->scratch_bytes());
+  std::size_t bytes = byte_size(DType::float32, c.out(0).size());
+  return [=, has_bias = options.has_bias, has_sum = options.has_sum](const KernelArgs& args) {
+    // The sum is taken with what the output holds; the planner lets both share memory where it can.
+    if (has_sum && args.inputs[kResidual] != args.outputs[0]) {
+      std::memcpy(args.outputs[0], args.inputs[kResidual], bytes);
+    }
+    conv->run(args.in<float>(kX), args.in<float>(kW), has_bias ? args.in<float>(kBias) : nullptr, args.out<float>(0),
+              args.scratch + at);
+    if (activate == nullptr) return;
+    parallel_for(count, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
+      activate(args.out<float>(0) + begin, end - begin, activation.parameters);
+    });
+  };
+}
+
+Kernel prepare(PrepareContext& c) {
+  if (c.out(0).size() == 0) return [](const KernelArgs&) {};
+  Dims x = c.in(kX).dims;
+  bool blocked_in = is_blocked(x.size());
+  if (blocked_in) x = {x[0], x[1] * x[4], x[2], x[3]};
+  const Dims& y = c.out(0).dims;
+  ConvGeometry g = conv_geometry(c.node, x, c.in(kW).dims, {y[0], y[1] * y[4], y[2], y[3]});
+  Kernel kernel = own_kernel(c, g, blocked_in);
+  return kernel ? kernel : library_kernel(c, g, blocked_in);
+}
+
+const Register blocked_conv{{.name = "BlockedConv",
+                             .domain = "backpass",
+                             .since = 1,
+                             .doc = "Conv on blocked values with bias, residual and activation",
+                             .inputs = {2, 4},
+                             .types = DTypeSet{DType::float32},
+                             .infer = infer,
+                             .prepare = prepare,
+                             .in_place_input = kResidual}};
+
+}  // namespace
+}  // namespace backpass

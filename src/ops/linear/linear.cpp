@@ -1,0 +1,83 @@
+// Linear: f(alpha * A B + bias) with A, B and the result transposed on the way. Made by the pass fuse_linear.
+//
+//   perm_a, perm_b   axes of A and B in the order the product sees them (absent: as stored)
+//   perm_y           axes of the product in the order the result is stored
+//   alpha            factor of the product
+//   activation       name of a FusedActivation, with its activation_parameters
+#include "graph/op.hpp"
+#include "kernels/fused_activation.hpp"
+#include "ops/linear/product.hpp"
+#include "support/printable.hpp"
+
+namespace backpass {
+namespace {
+
+void check_permutation(InferContext& c, std::string_view key, std::size_t rank) {
+  std::vector<std::int64_t> perm = c.node.attr_ints(key);
+  if (perm.empty()) return;
+  std::vector<bool> seen(rank, false);
+  bool sound = perm.size() == rank;
+  for (std::int64_t axis : perm) {
+    sound = sound && axis >= 0 && axis < static_cast<std::int64_t>(rank) && !seen[static_cast<std::size_t>(axis)];
+    if (sound) seen[static_cast<std::size_t>(axis)] = true;
+  }
+  c.require(sound, "attribute ", key, " is ", shown(perm), ": expected a permutation of ", rank, " axes");
+}
+
+void infer(InferContext& c) {
+  c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
+            name_of(c.dtype(1)), ", expected the same; insert a Cast");
+  c.set_dtype(0, c.dtype(0));
+  std::string activation = c.node.attr_string("activation", "none");
+  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
+            ": expected a fused activation");
+  check_permutation(c, "perm_a", c.rank(0));
+  check_permutation(c, "perm_b", c.rank(1));
+  Shape y = matmul_shape(c, permuted(c.shape(0), c.node.attr_ints("perm_a")),
+                         permuted(c.shape(1), c.node.attr_ints("perm_b")));
+  if (c.has_input(2)) {
+    const Shape& bias = c.shape(2);
+    c.require(bias.size() == 1 && c.rank(1) >= 2, "bias is ", shown(bias),
+              ": expected one axis, and a right operand with columns");
+    y.back() = c.unify(y.back(), bias[0], "columns of the product and elements of the bias");
+  }
+  check_permutation(c, "perm_y", y.size());
+  c.set_shape(0, permuted(y, c.node.attr_ints("perm_y")));
+}
+
+std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& perm) {
+  std::vector<std::int64_t> result(perm.size());
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    result[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
+  }
+  return result;
+}
+
+Kernel prepare(PrepareContext& c) {
+  Product product;
+  product.alpha = c.node.attr_float("alpha", 1);
+  product.activation.kind = *fused_activation_named(c.node.attr_string("activation", "none"));
+  std::vector<float> parameters = c.node.attr_floats("activation_parameters");
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, parameters.size()); ++i) {
+    product.activation.parameters[i] = parameters[i];
+  }
+  product.has_bias = c.has_input(2);
+  product.constant_b = c.in(1).constant;
+  product.batch = plan_product(StridedView::of(c.in(0).dims).permuted(c.node.attr_ints("perm_a")),
+                               StridedView::of(c.in(1).dims).permuted(c.node.attr_ints("perm_b")),
+                               StridedView::of(c.out(0).dims).permuted(inverse(c.node.attr_ints("perm_y"))));
+  return product_kernel(c.in(0).dtype, std::move(product));
+}
+
+const Register linear{{.name = "Linear",
+                       .domain = "backpass",
+                       .since = 1,
+                       .doc = "activation(alpha * A B + bias) with transposed operands and result",
+                       .inputs = {2, 3},
+                       .types = types::floats,
+                       .infer = infer,
+                       .prepare = prepare,
+                       .half_through_float = true}};
+
+}  // namespace
+}  // namespace backpass

@@ -1,0 +1,176 @@
+// Gradient of SoftmaxCrossEntropyLoss from its log probabilities, under the names ONNX Runtime gives it, and from the
+// scores:
+//   SoftmaxCrossEntropyLossGrad(dy, log_prob, labels, weights, bias) -> dscores
+//   SoftmaxCrossEntropyLossInternalGrad(dy, log_prob, labels, weights, ignore_index, bias) -> dscores
+//   SoftmaxCrossEntropyLossGradAgain(dy, scores, labels, weights, ignore_index) -> dscores
+// `bias` (another contribution to the gradient of the scores) is added to the result.
+#include <algorithm>
+
+#include "graph/op.hpp"
+#include "ops/losses/label_loss.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::size_t kIgnoreInput = 4;
+
+void infer_with(InferContext& c, DType dtype, std::optional<std::size_t> bias) {
+  c.set_dtype(0, dtype);
+  loss_reduction(c.node);
+  c.require(types::indices.has(c.dtype(2)), "labels: got ", name_of(c.dtype(2)), ", expected int32 or int64");
+  const Shape& log_prob = c.shape(1);
+  c.require(log_prob.size() >= 2, "log_prob: got rank ", log_prob.size(), ", expected [batch, classes, ...]");
+  if (c.knows_shape(2)) {
+    c.require(c.rank(2) + 1 == log_prob.size(), "labels: got shape ", shown(c.shape(2)), " for log_prob ",
+              shown(log_prob));
+  }
+  if (bias && c.has_input(*bias)) {
+    c.require(c.dtype(*bias) == dtype, "bias: got ", name_of(c.dtype(*bias)), ", expected ", name_of(dtype));
+  }
+  c.set_shape(0, log_prob);
+}
+
+/// What exp(log_prob) of each position is multiplied with: dy * weight, divided by the sum of weights for the mean.
+template <class T, class I>
+void position_factors(const LossShape& s, LossReduction reduction, const T* dy, const I* labels, const T* weights,
+                      const std::optional<std::int64_t>& ignore, const std::string& where, T* factors) {
+  double total = 0;
+  for (std::int64_t i = 0; i < s.labels(); ++i) {
+    auto label = checked_label(labels, i, s.classes, ignore, where);
+    double weight = label ? label_weight(weights, *label) : 0;
+    total += weight;
+    factors[i] = static_cast<T>(weight * static_cast<double>(dy[reduction == LossReduction::none ? i : 0]));
+  }
+  if (reduction != LossReduction::mean || total == 0) return;
+  for (std::int64_t i = 0; i < s.labels(); ++i) factors[i] = static_cast<T>(static_cast<double>(factors[i]) / total);
+}
+
+/// Instance b of exp(log_prob) * factor.
+template <class T>
+void scaled_exponentials(const LossShape& s, std::int64_t b, const T* log_prob, const T* factors, T* dx) {
+  const T* factor = factors + b * s.area;
+  const T* from = log_prob + b * s.classes * s.area;
+  T* to = dx + b * s.classes * s.area;
+  if (s.area == 1) return exp_times(from, to, s.classes, factor, true);
+  for (std::int64_t k = 0; k < s.classes; ++k) exp_times(from + k * s.area, to + k * s.area, s.area, factor, false);
+}
+
+/// Instances [begin, end) of softmax(scores) * factor. Where the factor is 0 so is the result, whatever the scores are.
+template <class T>
+void scaled_softmax(const LossShape& s, std::int64_t begin, std::int64_t end, const T* scores, const T* factors, T* y) {
+  if (s.area == 1) {
+    for (std::int64_t b = begin; b < end;) {
+      std::int64_t last = b;
+      while (last < end && factors[last] != T{0}) ++last;
+      softmax_rows_times(scores + b * s.classes, y + b * s.classes, last - b, s.classes, factors + b);
+      for (b = last; b < end && factors[b] == T{0}; ++b) std::fill_n(y + b * s.classes, s.classes, T{0});
+    }
+    return;
+  }
+  for (std::int64_t i = begin * s.area; i < end * s.area;) {
+    const std::int64_t at = i / s.area * s.classes * s.area + i % s.area;
+    const std::int64_t width = std::min(kSoftmaxTile, s.area - i % s.area);
+    softmax_columns_times(scores + at, y + at, s.classes, s.area, width, factors + i);
+    for (std::int64_t c = 0; c < width; ++c) {
+      if (factors[i + c] != T{0}) continue;
+      for (std::int64_t k = 0; k < s.classes; ++k) y[at + c + k * s.area] = T{0};
+    }
+    i += width;
+  }
+}
+
+/// Instance b: minus the factor at the label.
+template <class T, class I>
+void subtract_labels(const LossShape& s, std::int64_t b, const I* labels, const T* factors,
+                     const std::optional<std::int64_t>& ignore, T* dx) {
+  for (std::int64_t i = 0; i < s.area; ++i) {
+    auto label = static_cast<std::int64_t>(labels[b * s.area + i]);
+    if (!ignore || label != *ignore) dx[(b * s.classes + label) * s.area + i] -= factors[b * s.area + i];
+  }
+}
+
+/// Without a place for `bias` in the inputs the gradient is computed from scores.
+Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, std::optional<std::size_t> bias_input) {
+  DType dtype = c.in(1).dtype;
+  DType label_type = c.in(2).dtype;
+  LossShape s = loss_shape(c, 1, 2);
+  LossReduction reduction = loss_reduction(c.node);
+  c.require(c.in(0).size() == (reduction == LossReduction::none ? s.labels() : 1), "dy: got ", shown(c.in(0).dims),
+            ", expected the shape of the loss");
+  bool weighted = c.has_input(3);
+  c.require(!weighted || c.in(3).size() == s.classes, "weights: expected ", s.classes, " values, one per class");
+  c.require(c.in(0).dtype == dtype && c.out(0).dtype == dtype, "float32 and float64 cannot be mixed");
+  const bool biased = bias_input && c.has_input(*bias_input);
+  std::int64_t n = c.in(1).size();
+  c.require(!biased || c.in(*bias_input).size() == n, "bias: got ", biased ? to_string(c.in(*bias_input).dims) : "",
+            ", expected the shape of log_prob");
+  IgnoreIndex ignore = IgnoreIndex::of(c, ignore_input);
+  std::size_t scratch = c.reserve(byte_size(dtype, s.labels()));
+  return [=, where = c.node.label()](const KernelArgs& a) {
+    auto ignored = ignore.read(a);
+    visit_real(dtype, [&]<class T>() {
+      T* factors = reinterpret_cast<T*>(a.scratch + scratch);
+      visit_index(label_type, [&]<class I>() {
+        position_factors(s, reduction, a.in<T>(0), a.in<I>(2), weighted ? a.in<T>(3) : nullptr, ignored, where,
+                         factors);
+        parallel_for(s.batch, grain_for(s.classes * s.area * 8), [&](std::int64_t begin, std::int64_t end) {
+          if (!bias_input) scaled_softmax(s, begin, end, a.in<T>(1), factors, a.out<T>(0));
+          for (std::int64_t b = begin; b < end; ++b) {
+            if (bias_input) scaled_exponentials(s, b, a.in<T>(1), factors, a.out<T>(0));
+            subtract_labels(s, b, a.in<I>(2), factors, ignored, a.out<T>(0));
+          }
+        });
+      });
+      if (!biased) return;
+      for (std::int64_t i = 0; i < n; ++i) a.out<T>(0)[i] += a.in<T>(*bias_input)[i];
+    });
+  };
+}
+
+void infer(InferContext& c) { infer_with(c, c.dtype(1), 4); }
+Kernel prepare(PrepareContext& c) { return prepare_with(c, std::nullopt, 4); }
+
+void infer_internal(InferContext& c) {
+  std::int64_t code = c.node.attr_int("output_type", 0);
+  c.require(code == 0 || (is_known_dtype(code) && is_float(static_cast<DType>(code))), "output_type: got ", code,
+            ", expected a float type");
+  infer_with(c, code == 0 ? c.dtype(1) : static_cast<DType>(code), 5);
+}
+Kernel prepare_internal(PrepareContext& c) { return prepare_with(c, kIgnoreInput, 5); }
+
+void infer_again(InferContext& c) { infer_with(c, c.dtype(1), std::nullopt); }
+Kernel prepare_again(PrepareContext& c) { return prepare_with(c, kIgnoreInput, std::nullopt); }
+
+const Register kGrad({.name = "SoftmaxCrossEntropyLossGrad",
+                      .domain = "com.microsoft",
+                      .doc = "gradient of SoftmaxCrossEntropyLoss",
+                      .inputs = {3, 5},
+                      .types = types::floats,
+                      .infer = infer,
+                      .prepare = prepare,
+                      .gradient = cross_entropy_second_gradient,
+                      .half_through_float = true});
+
+const Register kInternalGrad({.name = "SoftmaxCrossEntropyLossInternalGrad",
+                              .domain = "com.microsoft",
+                              .doc = "gradient of SoftmaxCrossEntropyLossInternal",
+                              .inputs = {3, 6},
+                              .types = types::floats,
+                              .infer = infer_internal,
+                              .prepare = prepare_internal,
+                              .gradient = internal_cross_entropy_second_gradient,
+                              .half_through_float = true});
+
+const Register kAgain({.name = "SoftmaxCrossEntropyLossGradAgain",
+                       .domain = "backpass",
+                       .doc = "gradient of SoftmaxCrossEntropyLoss from its scores, instead of keeping probabilities",
+                       .inputs = {3, 5},
+                       .types = types::floats,
+                       .infer = infer_again,
+                       .prepare = prepare_again,
+                       .half_through_float = true,
+                       .in_place_input = 1});
+
+}  // namespace
+}  // namespace backpass

@@ -1,0 +1,128 @@
+// com.microsoft Scale, ScaledSum, DivGrad.
+#include "gradient/rule.hpp"
+#include "graph/builder.hpp"
+#include "ops/pointwise/pointwise.hpp"
+#include "ops/shape_rules.hpp"
+
+namespace backpass {
+namespace {
+
+// ---- Scale
+
+void infer_scale(InferContext& c) {
+  c.set_dtype(0, c.dtype(0));
+  c.require(types::numbers.has(c.dtype(1)), "element type of the scale: got ", name_of(c.dtype(1)),
+            ", expected a number");
+  if (c.knows_shape(1)) {
+    Dim count = product(c.shape(1));
+    c.require(!count.is_known() || count.is(1), "scale: got shape ", shown(c.shape(1)), ", expected a scalar");
+  }
+  c.set_shape(0, c.shape(0));
+}
+
+TileRegister emit_scale(TileEmit& e) {
+  TileRegister scale = e.builder.convert(e.inputs[1], e.builder.type(e.inputs[0]));
+  bool down = e.node.attr_int("scale_down", 0) != 0;
+  return e.builder.apply(down ? tile_div() : tile_mul(), {e.inputs[0], scale});
+}
+
+/// One number per tensor: its gradient is the sum over everything.
+void set_scale(GradientContext& g, Value* gradient) {
+  if (!g.wants(1)) return;
+  Value* total = g.op("ReduceSum", {gradient}, {{"keepdims", std::int64_t{0}}});
+  g.set(1, g.reshape_like(g.cast_like(total, g.x(1)), g.x(1)));
+}
+
+void scale_gradient(GradientContext& g) {
+  Value* scale = g.cast_like(g.reshape(g.x(1), {}), g.dy());
+  if (g.node.attr_int("scale_down", 0) == 0) {
+    g.set(0, g.mul(g.dy(), scale));
+    return set_scale(g, g.mul(g.dy(), g.x(0)));
+  }
+  g.set(0, g.div(g.dy(), scale));
+  set_scale(g, g.neg(g.div(g.mul(g.dy(), g.y()), scale)));
+}
+
+const RegisterPointwise scale_op{{.name = "Scale",
+                                  .domain = "com.microsoft",
+                                  .since = 1,
+                                  .doc = "X times a scalar, or divided by it (scale_down).",
+                                  .inputs = {2, 2},
+                                  .types = types::floats,
+                                  .infer = infer_scale,
+                                  .gradient = scale_gradient},
+                                 {.emit = emit_scale}};
+
+// ---- ScaledSum
+
+float scale_at(const Node& node, std::size_t i) { return node.attr_float(concat("scale_", i), 1.0F); }
+
+TileRegister emit_scaled_sum(TileEmit& e) {
+  TileRegister total = kNoRegister;
+  for (std::size_t i = 0; i < e.inputs.size(); ++i) {
+    if (!e.has(i)) continue;
+    float scale = scale_at(e.node, i);
+    TileRegister term =
+        e.builder.apply(tile_mul(), {e.inputs[i], e.builder.immediate(scale, e.builder.type(e.inputs[i]))});
+    total = total == kNoRegister ? term : e.builder.apply(tile_add(), {total, term});
+  }
+  return total;
+}
+
+void scaled_sum_gradient(GradientContext& g) {
+  for (std::size_t i = 0; i < g.node.inputs.size(); ++i) {
+    if (g.has_input(i)) g.set_reduced(i, g.mul(g.dy(), g.number(scale_at(g.node, i))));
+  }
+}
+
+const RegisterPointwise scaled_sum_op{{.name = "ScaledSum",
+                                       .domain = "com.microsoft",
+                                       .since = 1,
+                                       .doc = "Sum of two or three inputs, each times its scale_i.",
+                                       .inputs = {2, 3},
+                                       .types = types::floats,
+                                       .gradient = scaled_sum_gradient},
+                                      {.emit = emit_scaled_sum}};
+
+// ---- DivGrad
+
+void infer_div_grad(InferContext& c) {
+  c.set_dtype(0, c.dtype(0));
+  c.set_dtype(1, c.dtype(0));
+  c.set_shape(0, c.shape(1));
+  c.set_shape(1, c.shape(2));
+}
+
+// Sums over what `target` was broadcast along.
+Value* reduced_like(Builder& b, Value* value, Value* target) {
+  if (value->type.shape && target->type.shape && *value->type.shape == *target->type.shape) return value;
+  Value* shape = b.op("Shape", {target});
+  std::vector<Value*> axes = b.ops("BroadcastGradientArgs", {shape, b.op("Shape", {value})}, 2, {}, "com.microsoft");
+  Value* sum =
+      b.op("ReduceSum", {value, axes[0]}, {{"keepdims", std::int64_t{1}}, {"noop_with_empty_axes", std::int64_t{1}}});
+  return b.op("Reshape", {sum, shape});
+}
+
+std::vector<Value*> expand_div_grad(Builder& b, const Node& node) {
+  Value* dy = node.inputs[0];
+  Value* x = node.inputs[1];
+  Value* y = node.inputs[2];
+  Value* dx = b.op("Div", {dy, y});
+  std::vector<Value*> results(2, nullptr);
+  if (node.output(0) != nullptr) results[0] = reduced_like(b, dx, x);
+  if (node.output(1) != nullptr) results[1] = reduced_like(b, b.op("Neg", {b.op("Mul", {dx, b.op("Div", {x, y})})}), y);
+  return results;
+}
+
+const Register div_grad_op{{.name = "DivGrad",
+                            .domain = "com.microsoft",
+                            .since = 1,
+                            .doc = "Gradients of A / B with respect to both, from dY, A and B.",
+                            .inputs = {3, 3},
+                            .outputs = {1, 2},
+                            .types = types::floats,
+                            .infer = infer_div_grad,
+                            .expand = expand_div_grad}};
+
+}  // namespace
+}  // namespace backpass

@@ -1,0 +1,145 @@
+#include "ops/random/dropout_kernel.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "support/simd.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/random/dropout_kernel.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace backpass::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D32 = hn::ScalableTag<std::uint32_t>;
+using V32 = hn::Vec<D32>;
+
+#if HWY_TARGET != HWY_SCALAR
+
+using D64 = hn::ScalableTag<std::uint64_t>;
+using V64 = hn::Vec<D64>;
+
+/// The state of as many blocks as there are 64-bit lanes. Only the lower half of a lane counts.
+struct Blocks {
+  V64 x0, x1, x2, x3;
+};
+
+HWY_INLINE Blocks start(const Philox& random, V64 index) {
+  const D64 d;
+  return {index, hn::ShiftRight<32>(index), hn::Set(d, random.offset()), hn::Set(d, random.offset() >> 32)};
+}
+
+HWY_INLINE void advance(Blocks& s, V64 key0, V64 key1) {
+  const D32 d32;
+  const V64 a = hn::MulEven(hn::Set(d32, Philox::kFactor0), hn::BitCast(d32, s.x0));
+  const V64 b = hn::MulEven(hn::Set(d32, Philox::kFactor1), hn::BitCast(d32, s.x2));
+  s = {hn::Xor3(hn::ShiftRight<32>(b), s.x1, key0), b, hn::Xor3(hn::ShiftRight<32>(a), s.x3, key1), a};
+}
+
+/// Gives f the elements of the blocks in order: first those of the blocks of even lanes, then those of odd lanes.
+template <class F>
+HWY_INLINE void deliver(const Blocks& s, std::size_t at, const F& f) {
+  const D32 d32;
+  const D64 d;
+  auto pair = [&](V64 even, V64 odd) HWY_ATTR {
+    return hn::BitCast(d, hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even)));
+  };
+  const V64 low = pair(s.x0, s.x1);
+  const V64 high = pair(s.x2, s.x3);
+  f(at, hn::BitCast(d32, hn::InterleaveLower(d, low, high)));
+  f(at + hn::Lanes(d32), hn::BitCast(d32, hn::InterleaveUpper(d, low, high)));
+}
+
+/// f(i, bits of the elements from `first` + i on) for whole steps; returns how many elements that was.
+template <class F>
+HWY_INLINE std::size_t each_vector(const Philox& random, std::uint64_t first, std::size_t n, const F& f) {
+  const D64 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t step = 8 * lanes;  // two states at a time hide the latency of the products
+  HWY_ALIGN std::uint64_t order[hn::MaxLanes(D64())];
+  for (std::size_t i = 0; i < lanes; ++i) order[i] = i % 2 == 0 ? i / 2 : (lanes + i) / 2;
+  const V64 places = hn::Load(d, order);
+  const Philox::Keys keys = random.keys();
+  std::size_t i = 0;
+  for (; i + step <= n; i += step) {
+    const V64 index = hn::Add(hn::Set(d, (first + i) / 4), places);
+    Blocks a = start(random, index);
+    Blocks b = start(random, hn::Add(index, hn::Set(d, lanes)));
+    for (std::size_t round = 0; round < Philox::kRounds; ++round) {
+      const V64 key0 = hn::Set(d, keys[2 * round]);
+      const V64 key1 = hn::Set(d, keys[2 * round + 1]);
+      advance(a, key0, key1);
+      advance(b, key0, key1);
+    }
+    deliver(a, i, f);
+    deliver(b, i + step / 2, f);
+  }
+  return i;
+}
+
+#else
+
+template <class F>
+std::size_t each_vector(const Philox&, std::uint64_t, std::size_t, const F&) {
+  return 0;
+}
+
+#endif
+
+/// g(i, bits of element `first` + i) one by one, from i = begin (a multiple of four) on.
+template <class G>
+void each_element(const Philox& random, std::uint64_t first, std::size_t begin, std::size_t n, const G& g) {
+  Philox::Block block{};
+  for (std::size_t i = begin; i < n; ++i) {
+    if (i % 4 == 0) block = random.block((first + i) / 4);
+    g(i, block[i % 4]);
+  }
+}
+
+void bits_of(const Philox& random, std::uint64_t first, std::size_t n, std::uint32_t* HWY_RESTRICT bits) {
+  const D32 d;
+  const std::size_t done =
+      each_vector(random, first, n, [=](std::size_t i, V32 v) HWY_ATTR { hn::StoreU(v, d, bits + i); });
+  each_element(random, first, done, n, [=](std::size_t i, std::uint32_t v) { bits[i] = v; });
+}
+
+void keep_f32(const Philox& random, std::uint64_t first, std::size_t n, std::uint32_t threshold, float scale,
+              const float* x, float* y) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<D32> signed_d;
+  constexpr std::uint32_t kTop = std::uint32_t{1} << 31;  // flipped, unsigned order is signed order
+  const auto top = hn::Set(D32(), kTop);
+  const auto least = hn::BitCast(signed_d, hn::Set(D32(), threshold ^ kTop));
+  const auto factor = hn::Set(d, scale);
+  const std::size_t done = each_vector(random, first, n, [=](std::size_t i, V32 bits) HWY_ATTR {
+    const auto dropped = hn::RebindMask(d, hn::Lt(hn::BitCast(signed_d, hn::Xor(bits, top)), least));
+    hn::StoreU(hn::IfThenZeroElse(dropped, hn::Mul(hn::LoadU(d, x + i), factor)), d, y + i);
+  });
+  each_element(random, first, done, n,
+               [=](std::size_t i, std::uint32_t bits) { y[i] = bits >= threshold ? x[i] * scale : 0; });
+}
+
+}  // namespace backpass::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace backpass {
+
+HWY_EXPORT(bits_of);
+HWY_EXPORT(keep_f32);
+
+void philox_bits(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t* bits) {
+  HWY_DYNAMIC_DISPATCH(bits_of)(random, static_cast<std::uint64_t>(first), static_cast<std::size_t>(n), bits);
+}
+
+void keep_scaled(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t threshold, float scale,
+                 const float* x, float* y) {
+  HWY_DYNAMIC_DISPATCH(keep_f32)
+  (random, static_cast<std::uint64_t>(first), static_cast<std::size_t>(n), threshold, scale, x, y);
+}
+
+}  // namespace backpass
+#endif  // HWY_ONCE

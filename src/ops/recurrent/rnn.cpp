@@ -1,0 +1,22 @@
+// RNN: simple recurrent network over a sequence, in one or both directions.
+#include "ops/recurrent/recurrent.hpp"
+#include "ops/recurrent/recurrent_rule.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr RecurrentOutputs kOutputs{.y = 0, .y_h = 1};
+
+const Register rnn{{.name = "RNN",
+                    .since = 22,
+                    .doc = "Simple recurrent network over a sequence, in one or both directions.",
+                    .inputs = {3, 6},
+                    .outputs = {0, 2},
+                    .types = types::floats,
+                    .infer = [](InferContext& c) { infer_recurrent(c, CellKind::rnn, kOutputs); },
+                    .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::rnn, kOutputs); },
+                    .gradient = recurrent_gradient_rule<CellKind::rnn>,
+                    .half_through_float = true}};
+
+}  // namespace
+}  // namespace backpass
