@@ -253,6 +253,27 @@ def test_a_graph_can_be_retained_after_calls_that_did_not(mode: str) -> None:
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["aot", "auto"])
+def test_a_backward_pass_inside_of_what_is_compiled(mode: str) -> None:
+    """torch.compile cuts the step there, and looks at what the backward pass calls."""
+
+    def step(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = net(x).exp().sum()
+        loss.backward()
+        return loss
+
+    eager = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4))
+    net = copy.deepcopy(eager)
+    backend, record = make_aot_ort(mode=mode)
+    compiled = torch.compile(step, backend=backend)
+    for _ in range(2):
+        x = torch.randn(5, 4)
+        torch.testing.assert_close(compiled(net, x), step(eager, x))
+    for got, wanted in zip(net.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+    assert record.execution_count
+
+
 class ClearsItsArgument(nn.Module):
     """Reads an argument, then overwrites it where autograd does not look."""
 
