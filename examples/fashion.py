@@ -57,9 +57,9 @@ class Data:
 
 
 def load_data(limit: int) -> Data:
-    """At most `limit` images to train with."""
+    """At most `limit` images to train with, and to test with."""
     data = load_all()
-    return replace(data, images=data.images[:limit], labels=data.labels[:limit])
+    return Data(data.name, *(part[:limit] for part in (data.images, data.labels, data.test_images, data.test_labels)))
 
 
 def load_all() -> Data:
@@ -118,6 +118,16 @@ def make_model() -> onnx.ModelProto:
 
 
 # ---- Training. A run is its folder: whoever starts it goes on from the last checkpoint.
+def save_every(steps: int) -> int:
+    return max(1, min(SAVE_EVERY, steps // 5))
+
+
+def between_saves(steps: int) -> int:
+    """Some two fifths of the way, and in the middle between two saves."""
+    every = save_every(steps)
+    return 2 * steps // 5 // every * every + every // 2
+
+
 class Run:
     def __init__(self, folder: Path, data: Data, steps: int) -> None:
         self.folder, self.data, self.steps = folder, data, steps
@@ -126,7 +136,7 @@ class Run:
         self.optimizer = Optimizer(folder / "optimizer_model.onnx", self.module)
         self.step = int(self.state.properties["step"]) if "step" in self.state.properties else 0
         self.scheduler = LinearLRScheduler(self.optimizer, steps // 20, steps, RATE)  # knows the optimizer's steps
-        self.save_every = max(1, min(SAVE_EVERY, steps // 5))
+        self.save_every = save_every(steps)
 
     def train(self) -> None:
         recent: deque[float] = deque(maxlen=50)
@@ -246,7 +256,7 @@ def main(folder: Path, epochs: int, images: int) -> None:
         additional_output_names=["scores"],
     )
     print("artifacts:", ", ".join(sorted(p.name for p in folder.iterdir())))
-    killed_at = train_and_kill(folder, steps, images, kill_at=2 * steps // 5)
+    killed_at = train_and_kill(folder, steps, images, kill_at=between_saves(steps))
     run = Run(folder, data, steps)
     resumed_at, plan = run.step, run.module.plan(*data.batch(0))
     print(f"resuming at step {resumed_at}; a training step needs {plan.peak_bytes:,} bytes")

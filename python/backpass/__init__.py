@@ -1,6 +1,7 @@
 """Backpass reads, differentiates, plans and runs ONNX models on CPUs."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
@@ -47,4 +48,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "ORTModule", "ortmodule"})
+    """What needs torch only where it can be had: help() and editors ask for every name that is listed."""
+    is_there = all(importlib.util.find_spec(package) for package in ("onnx", "torch"))
+    return sorted({*globals(), *(("ORTModule", "ortmodule") if is_there else ())})

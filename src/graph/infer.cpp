@@ -72,7 +72,6 @@ class Elaboration {
       // Nodes that lifting or expansion put in front of this one were inferred as they were made.
       i += graph_.nodes().size() - before + 1;
     }
-    if (problems_.empty()) graph_.remove_dead_nodes();  // folded and expanded nodes have lost their outputs
     return std::move(problems_);
   }
 

@@ -18,7 +18,7 @@ void infer_node(Graph& graph, Node& node);
 /// node in order: lifts nodes of older opsets, infers types, replaces small constant results by constants, expands
 /// composite operators. Types of graph inputs must be set; captures take theirs from the outer values.
 /// Problems are collected and inference goes on with unknown types. Safe to call again on a graph already brought
-/// there.
+/// there. Nodes that were replaced stay behind without outputs until dead nodes are removed.
 std::vector<Problem> infer_graph(Graph& graph);
 
 /// Runs a rule on explicit facts; the result is in the context's `outputs`. Returns false when the rule could not

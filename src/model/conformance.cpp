@@ -79,18 +79,27 @@ Type declared_type(const ValueInfoProto& info) {
   return innermost->kind == Kind::tensor ? to_type(info.type, info.name) : Type{};
 }
 
-}  // namespace
+using Values = std::unordered_map<std::string_view, const Value*>;
 
-std::vector<Problem> check_nodes(const ModelProto& model) { return Checker(model).run(model); }
+/// What became of a subgraph of a node; null where the node was replaced by others.
+const Graph* body_of(const Values& values, const NodeProto& node, const std::string& key) {
+  for (const std::string& output : node.output) {
+    auto value = values.find(output);
+    if (value == values.end() || value->second->producer == nullptr) continue;
+    for (const auto& [name, body] : value->second->producer->subgraphs) {
+      if (name == key) return body.get();
+    }
+  }
+  return nullptr;
+}
 
-std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph) {
-  std::unordered_map<std::string_view, const Value*> values;
+void check_declared_types(const GraphProto& proto, const Graph& graph, std::vector<Problem>& problems) {
+  Values values;
   for (const auto& v : graph.values()) values.emplace(v->name, v.get());
   std::unordered_map<std::string_view, const NodeProto*> producers;
   for (const NodeProto& node : proto.node) {
     for (const std::string& output : node.output) producers.emplace(output, &node);
   }
-  std::vector<Problem> problems;
   auto check = [&](const ValueInfoProto& info, const Type& type) {
     const Type declared = declared_type(info);
     auto producer = producers.find(info.name);
@@ -103,6 +112,23 @@ std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& 
     auto value = values.find(info.name);
     if (value != values.end()) check(info, value->second->type);
   }
+  for (const NodeProto& node : proto.node) {
+    for (const AttributeProto& a : node.attribute) {
+      const Graph* body = a.graphs.size() == 1 ? body_of(values, node, a.name) : nullptr;
+      if (body != nullptr && body->outputs.size() == a.graphs.front()->output.size()) {
+        check_declared_types(*a.graphs.front(), *body, problems);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Problem> check_nodes(const ModelProto& model) { return Checker(model).run(model); }
+
+std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph) {
+  std::vector<Problem> problems;
+  check_declared_types(proto, graph, problems);
   return problems;
 }
 

@@ -14,8 +14,9 @@ namespace backpass::onnx_io {
 /// All nodes that differ from the standard, those of subgraphs and functions among them; each is named once.
 std::vector<Problem> check_nodes(const ModelProto& model);
 
-/// Declared element types of the model's outputs and inner values against those that follow from the nodes. Declared
-/// extents are not compared: exporters leave stale ones behind, and nothing here relies on them.
+/// Declared element types of outputs and inner values, in subgraphs too, against those that follow from the nodes.
+/// Wanted before dead nodes are removed, whose results may be declared as well. Declared extents are not compared:
+/// exporters leave stale ones behind, and nothing here relies on them.
 std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph);
 
 }  // namespace backpass::onnx_io

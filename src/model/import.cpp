@@ -275,12 +275,13 @@ class Importer {
   void add_attribute(const AttributeProto& proto, Node& node, Scope& scope) {
     const AttributeProto* a = resolve(proto);
     if (a == nullptr) return;
+    auto has_name = [&](const auto& subgraph) { return subgraph.first == proto.name; };
+    if (node.has_attribute(proto.name) || std::any_of(node.subgraphs.begin(), node.subgraphs.end(), has_name)) {
+      session_.note(Problem::Kind::invalid, concat(node.label(), " attribute '", proto.name, "' is given twice"));
+      return;
+    }
     using T = AttributeProto::Type;
-    auto set = [&](Attribute value) {
-      if (!node.attributes.emplace(proto.name, std::move(value)).second) {
-        session_.note(Problem::Kind::invalid, concat(node.label(), " attribute '", proto.name, "' is given twice"));
-      }
-    };
+    auto set = [&](Attribute value) { node.attributes.emplace(proto.name, std::move(value)); };
     switch (a->type) {
       case T::float_:
         return set(a->f);
@@ -408,7 +409,10 @@ Import import_model(const ModelProto& model) {
         if (!is_about_one_of(nonconforming, found.node)) session.problems.push_back(std::move(found));
       }
       append(session.problems, check_declared_types(model.graph, *graph));
-      if (session.problems.empty()) replace_gradient_nodes(*graph);
+      if (session.problems.empty() && nonconforming.empty()) {
+        graph->remove_dead_nodes();
+        replace_gradient_nodes(*graph);
+      }
       result.graph = std::move(graph);
     }
     append(session.problems, std::move(nonconforming));

@@ -171,6 +171,9 @@ class Judge:
         feeds = self.feeds(extents)
         expected, got = (judge.run(feeds) for judge in self.forward)
         static = ours(with_numbers(self.model, extents)).run(feeds)
+        for outcome in (got, static):
+            if isinstance(outcome, str) and outcome.startswith("InternalBug"):
+                self._report(extents, outcome)
         if isinstance(expected, str):
             self.tally.refused += 1
             both = not isinstance(got, str) and not isinstance(static, str)

@@ -30,6 +30,7 @@ def random_inputs(rng: np.random.Generator) -> dict[str, list[str | int]]:
 class GraphMaker(WholeNumbers):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, random_inputs(np.random.default_rng(seed)))
+        self.seldom = np.random.default_rng(seed + 3_000_000)  # beside rng: graphs it does not touch stay as they were
         for _ in range(self.number(1, 5)):
             self.grow()
         self._finish()
@@ -164,6 +165,8 @@ class GraphMaker(WholeNumbers):
             return Tensor(self.op("Reshape", t.name, self.ints(-1)), 1)
         extents = [self.extent(t) if self.chance(0.1) else self.op("Shape", t.name, start=i, end=i + 1)
                    for i in range(t.rank)]  # fmt: skip
+        if self.seldom.random() < 0.15:
+            extents[int(self.seldom.integers(t.rank))] = self.extent()  # of any tensor: 0 there is not 0 here
         how = self.number(0, 6)
         if how == 0:
             target = [self.ints(-1)]

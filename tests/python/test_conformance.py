@@ -53,6 +53,47 @@ def test_attributes_of_tools_and_of_other_domains_are_let_be() -> None:
     assert backpass.check(model)
 
 
+BRANCHES = """<ir_version: 9, opset_import: ["" : 20]> g (bool c, float[2] x) => (float[2] y) {
+    [if] y = If (c) <then_branch = t () => (%s a) <%s q> { [neg] q = Neg(x) [same] a = Identity(q) },
+                     else_branch = e () => (float[2] b) { b = Abs(x) }> }"""
+CONSTANT = """<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) <float[1] c> {
+    [const] c = Constant <value_ints = [1]> () d = Cast <to = 1> (c) y = Add(x, d) }"""
+UNUSED = """<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) <int64[2] c> {
+    [unused] c = Neg(x) y = Abs(x) }"""
+DECLARED = {
+    "output of a subgraph": (BRANCHES % ("int64[2]", "float[2]"), ["same"]),
+    "value in a subgraph": (BRANCHES % ("float[2]", "int64[2]"), ["neg"]),
+    "constant": (CONSTANT, ["const"]),
+    "value that nothing reads": (UNUSED, ["unused"]),
+    "nothing wrong": (BRANCHES % ("float[2]", "float[2]"), []),
+}
+
+
+@pytest.mark.parametrize("what", DECLARED)
+def test_declared_types_are_compared_wherever_they_stand(what: str) -> None:
+    text, nodes = DECLARED[what]
+    assert [p.node for p in backpass.check(parser.parse_model(text)).problems] == nodes
+
+
+def test_a_subgraph_given_twice_is_refused() -> None:
+    model = parser.parse_model(BRANCHES % ("float[2]", "float[2]"))
+    model.graph.node[0].attribute.append(model.graph.node[0].attribute[0])
+    assert "[If 'if'] attribute 'then_branch' is given twice" in str(backpass.check(model))
+
+
+def test_what_a_gradient_node_differentiates_is_checked_first() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13, "ai.onnx.preview.training" : 1]>
+        g (float[2] x, float[2] w) => (float[2] y, float[2] d) {
+            [mul] y = Mul(x, w, , , , x) d = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x) }""")
+    assert [p.text for p in backpass.check(model).problems] == ["[Mul 'mul'] number of inputs: got 6, expected 2"]
+
+
+def test_a_missing_pattern_is_said_once() -> None:
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+        g (string[2] x) => (bool[2] y) { [match] y = RegexFullMatch(x) }""")
+    assert str(backpass.check(model)).count("[RegexFullMatch 'match']") == 1
+
+
 def test_changed_models() -> None:
     wrong = nonconforming.hunt(first=0, count=400, seconds=60, with_onnxruntime=False)
     assert not wrong, "\n".join(wrong)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from backpass import _core, artifacts
 from backpass.api import CheckpointState, Module, Optimizer
-from documents import commands
+from documents import blocks, commands
 from onnx import helper, numpy_helper
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +118,18 @@ def test_programs_need_nothing_outside_of_their_prefix(programs: Path) -> None:
         for library in ("libdnnl.so.3", "libhwy.so.1", "libgomp.so.1"):
             assert Path(libraries[library]).resolve() == place / "backpass" / library
         assert sorted(p.name for p in (place / "backpass").iterdir()) == ["libdnnl.so.3", "libgomp.so.1", "libhwy.so.1"]
+
+
+def test_cpp_of_the_readme_runs(programs: Path) -> None:
+    (code,) = [b.text for b in blocks(ROOT / "README.md") if b.language == "cpp"]
+    includes, body = code.split("\n\n", 1)
+    folder = programs.parent
+    (folder / "readme.cpp").write_text(f"{includes}\nint main() {{\n{body}  return outputs.size() == 1 ? 0 : 1;\n}}\n")
+    prefix = folder / "backpass"
+    flags = ("-std=c++20", f"-I{prefix}/include", f"-L{prefix}/lib", "-lbackpass", f"-Wl,-rpath,{prefix}/lib")
+    for command in (("c++", "readme.cpp", *flags, "-o", "readme"), (folder / "readme",)):
+        done = run_bare(*command, folder=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_cpp_example_describes_a_model(programs: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import backpass
 import numpy as np
 import onnx
 import pytest
@@ -137,6 +138,12 @@ def test_what_needs_torch_says_what_to_install(device: Device) -> None:
     (device._packages / "onnx.py").write_text("")
     done = device.run("-c", "from backpass import ORTModule")
     assert done.stderr.strip().splitlines()[-1].endswith("pip install 'backpass[torch]'"), done.stderr
+
+
+def test_what_is_listed_can_be_had(device: Device) -> None:
+    """help(), and editors that complete names, ask for all of them."""
+    device.succeed("-c", "import backpass, inspect, pydoc; inspect.getmembers(backpass); pydoc.render_doc(backpass)")
+    assert "ORTModule" in dir(backpass)
 
 
 def test_command_line(device: Device) -> None:

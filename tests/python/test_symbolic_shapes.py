@@ -103,6 +103,8 @@ GRAPHS: dict[str, tuple[Inputs, Graph]] = {
     "reshape-joined-and-parted": (BN3, lambda g: reshaped(g, extent(g, 0), extent(g, 1), 3, x=reshaped(
         g, g.op("Mul", extent(g, 0), extent(g, 1)), 3))),
     "reshape-joined-with-rest": (BN3, lambda g: reshaped(g, g.op("Mul", extent(g, 0), extent(g, 1)), -1)),
+    "reshape-to-extents-of-another": ({"x": ["n"], "y": ["b"]}, lambda g: reshaped(g, extent(g, 0, "y"))),
+    "reshape-to-rows-of-another": ({"x": ["n", 4], "y": ["b", 2]}, lambda g: reshaped(g, extent(g, 0, "y"), 4)),
     "reshape-to-a-difference": (N, lambda g: reshaped(g, g.op("Sub", extent(g, 0), g.ints(1)), x=sliced(g, 1, FAR))),
     "div-of-negative": (N, lambda g: spread(g, g.op("Div", g.op("Sub", extent(g, 0), g.ints(4)), g.ints(2)))),
     "div-by-extent": (NB, lambda g: spread(g, g.op("Div", g.op("Mul", extent(g, 0), extent(g, 1)), g.op(

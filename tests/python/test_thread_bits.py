@@ -96,6 +96,15 @@ def test_some_random_models(kind: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_number_is_right_where_none_is_wanted() -> None:
+    """Seed 779785: a loss whose only label is ignored."""
+    trial = thread_bits.generators()["operators"](np.random.default_rng(779785))
+    assert any(np.isnan(wanted).any() for wanted in trial.wanted.values())
+    assert thread_bits.wrong_with(trial) == ""
+    trial.wanted = {name: np.zeros_like(wanted) for name, wanted in trial.wanted.items()}
+    assert "too far off" in thread_bits.wrong_with(trial)
+
+
 # ---- Longer, and on the roads of lesser machines.
 def instruction_sets() -> list[str]:
     """Those of this machine, by the names of BACKPASS_MAX_ISA."""

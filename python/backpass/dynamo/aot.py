@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -14,6 +15,7 @@ from backpass.dynamo.graph import compile_graph
 from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord
 from backpass.dynamo.table import core_decompositions, decompositions
+from backpass.torch.surroundings import replaced
 
 
 def compile_aot(
@@ -35,6 +37,10 @@ def compile_aot(
         partition_fn=min_cut_rematerialization_partition,
         decompositions=core_decompositions() if options.exporter == "torch" else decompositions(),
     )
-    with sdpa_kernel([SDPBackend.MATH]):  # attention as matrix products and softmax, which are differentiated exactly
+    with (
+        sdpa_kernel([SDPBackend.MATH]),  # attention as matrix products and softmax, which are differentiated exactly
+        # The engine writes to nothing that was saved, so a later call may retain_graph where the first did not.
+        replaced(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_, **__: []),
+    ):
         compiled: Callable[..., Any] = backend(module, example_inputs)
         return compiled

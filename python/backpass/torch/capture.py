@@ -169,7 +169,7 @@ def _program(
         with contextlib.suppress(GuardOnDataDependentSymNode):
             return _exported(module, args, kwargs, dynamic_shapes), False
     with surroundings.real_numbers():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), True
+        return _traced(module, args, kwargs, dynamic_shapes), True
 
 
 def _exported(
@@ -180,13 +180,20 @@ def _exported(
 
     try:
         with torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+            return _traced(module, args, kwargs, dynamic_shapes)
     except GuardOnDataDependentSymNode:
         raise
     except Exception:
         if dynamic_shapes is None:
             raise
-    return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    return _traced(module, args, kwargs, dynamic_shapes)
+
+
+def _traced(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> torch.export.ExportedProgram:
+    with surroundings.transforms_left():
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
 
 def _decomposed(program: torch.export.ExportedProgram, table: Any, dynamic: bool) -> torch.export.ExportedProgram:

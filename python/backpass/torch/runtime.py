@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 from backpass import _core
@@ -188,6 +189,10 @@ class _Run(torch.autograd.Function):
             gradients = [None if g is None else _refusing(g) for g in gradients]
         return (None, *gradients)
 
+
+# A backward pass inside of what torch.compile compiles is run as it is, with all that it calls.
+_skip = eval_frame._FrameAction.SKIP
+eval_frame.set_code_exec_strategy(_Run.backward.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 # Function.apply without its care for torch.func, which takes longer than all of ours does
 _apply = super(torch.autograd.Function, _Run).apply

@@ -76,6 +76,21 @@ def tensor_hooks_refused() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def transforms_left() -> Iterator[None]:
+    """In graphs of torch.compile, transforms of torch.func are entered and left by calls: a failure between the two
+    would leave torch inside."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        if torch.autograd.forward_ad._current_level < 0:
+            with contextlib.suppress(RuntimeError):  # it was not entered
+                torch._C._exit_dual_level(level=0)
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        raise
+
+
+@contextlib.contextmanager
 def foreign_parameters() -> Iterator[list[str]]:
     """Names in the graph of real parameters that require gradients, where forward meets some: those of the module are
     fakes at that time, and torch.export makes constants of others that no longer say what they were."""

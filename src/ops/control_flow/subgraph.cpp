@@ -135,6 +135,7 @@ void elaborate_body(const Node& node, std::string_view attribute, std::vector<Ty
   for (std::size_t i = 0; i < body.inputs.size() && i < inputs.size(); ++i)
     if (inputs[i].kind != Type::Kind::unknown) body.inputs[i]->type = std::move(inputs[i]);
   throw_if_any(infer_graph(body));
+  body.remove_dead_nodes();
 }
 
 std::vector<Type> infer_body(const Node& node, std::string_view attribute, std::vector<Type> inputs) {

@@ -40,10 +40,18 @@ Dim remaining(const InferContext& c, const Shape& out, std::size_t unknown) {
   return floor_div(total, rest);
 }
 
-/// Whether a computed extent that turns out 0 (copy from the input) at position i can go unnoticed: with -1 elsewhere,
-/// or beside another 0. Else the number of elements would not fit.
+/// Whether the input surely has no elements where the extent at position i of the target is 0.
+bool empties_the_input(const Shape& in, const Shape& target, std::size_t i) {
+  auto elements = unless_it_overflows([&] { return product(in); });
+  auto wanted = unless_it_overflows([&] { return product(target); });
+  return elements && (elements == wanted || unless_zero(target[i], *elements) == target[i]);
+}
+
+/// Whether a computed extent that turns out 0 (copy from the input) at position i can go unnoticed: where the input has
+/// elements all the same, with -1 elsewhere, or beside another 0. Else the number of elements would not fit.
 bool may_copy(const Shape& in, const Shape& target, std::size_t i) {
   if (i >= in.size() || surely_at_least(target[i], 1)) return false;
+  if (!empties_the_input(in, target, i)) return true;
   for (std::size_t k = 0; k < target.size(); ++k) {
     if (target[k].is(-1)) return true;
     if (k != i && k < in.size() && !surely_at_least(target[k], 1) && !surely_at_least(in[k], 1)) return true;

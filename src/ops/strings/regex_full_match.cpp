@@ -8,8 +8,9 @@ namespace backpass {
 namespace {
 
 Regex compiled(const Node& node) {
+  const std::string pattern = node.attr_string("pattern");
   try {
-    return Regex(node.attr_string("pattern"));
+    return Regex(pattern);
   } catch (const InvalidInput& e) {
     fail(node.label(), " attribute 'pattern': ", e.what());
   } catch (const Unsupported& e) {

@@ -235,6 +235,45 @@ def test_an_argument_changed_in_place_allows_any_backward_pass(mode: str) -> Non
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_graph_can_be_retained_after_calls_that_did_not(mode: str) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(x @ w).exp()
+        return y, torch.softmax(y @ w, -1) * y
+
+    results = []
+    for call in (fn, torch.compile(fn, backend=make_aot_ort(mode=mode)[0])):
+        w = torch.eye(4).requires_grad_()
+        for step in range(3):
+            y, z = call(torch.arange(12.0).reshape(3, 4) / 9 + step, w)
+            (y.sum() + z.sum()).backward(retain_graph=step > 0)
+            if step:
+                (z**2).sum().backward()
+        results.append(w.grad)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["aot", "auto"])
+def test_a_backward_pass_inside_of_what_is_compiled(mode: str) -> None:
+    """torch.compile cuts the step there, and looks at what the backward pass calls."""
+
+    def step(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = net(x).exp().sum()
+        loss.backward()
+        return loss
+
+    eager = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4))
+    net = copy.deepcopy(eager)
+    backend, record = make_aot_ort(mode=mode)
+    compiled = torch.compile(step, backend=backend)
+    for _ in range(2):
+        x = torch.randn(5, 4)
+        torch.testing.assert_close(compiled(net, x), step(eager, x))
+    for got, wanted in zip(net.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+    assert record.execution_count
+
+
 class ClearsItsArgument(nn.Module):
     """Reads an argument, then overwrites it where autograd does not look."""
 

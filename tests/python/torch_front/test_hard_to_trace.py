@@ -131,6 +131,17 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
+BY_TORCH_COMPILE: dict[str, Callable[[], Case]] = {
+    "grad": lambda: transformed(lambda f, x: torch.func.grad(lambda v: f(v).pow(2).sum())(x)),
+    "jacrev": lambda: transformed(lambda f, x: torch.func.jacrev(f)(x[0])),
+    "jacfwd": lambda: transformed(lambda f, x: torch.func.jacfwd(f)(x[0])),
+    "hessian": lambda: transformed(lambda f, x: torch.func.hessian(lambda v: f(v).sum())(x[0])),
+    "grad of samples": lambda: transformed(
+        lambda f, x: torch.func.vmap(torch.func.grad(lambda v: f(v).pow(2).sum()))(x)
+    ),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_ortmodule(case: str) -> None:
     """Failures are raised: nothing falls back. The second call has other contents, and for sequences other lengths."""
@@ -172,7 +183,7 @@ def test_samples_of_student() -> None:
 
 @torch._dynamo.config.patch(allow_rnn=True)
 @pytest.mark.parametrize(
-    "case", ["ctc", "lstm, not sorted", "gru", "student", "chi2", "beta", "vmap", "grad", "jacrev"]
+    "case", ["ctc", "lstm, not sorted", "gru", "student", "chi2", "beta", "vmap", *BY_TORCH_COMPILE]
 )
 def test_torch_compile(case: str) -> None:
     module, inputs = {**CASES, **BY_TORCH_COMPILE}[case]()
@@ -195,12 +206,6 @@ def test_torch_compile(case: str) -> None:
 
 def _listed(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
-
-
-BY_TORCH_COMPILE: dict[str, Callable[[], Case]] = {
-    "grad": lambda: transformed(lambda f, x: torch.func.grad(lambda v: f(v).pow(2).sum())(x)),
-    "jacrev": lambda: transformed(lambda f, x: torch.func.jacrev(f)(x[0])),
-}
 
 
 @pytest.mark.parametrize("case", BY_TORCH_COMPILE)
