@@ -218,22 +218,36 @@ def torch_unable(s: Subject) -> str:
         return "torch=False in the row"
     if op_oracle.torch_function(s.item.row) is None:
         return "no function given"
-    return "" if any(s.feeds[name].size for name in s.wrt) else "no elements"  # it refuses some such reductions
+    if any(s.feeds[name].size for name in s.wrt):
+        return ""
+    try:
+        torch_run(s)
+    except (IndexError, RuntimeError):  # it refuses some reductions
+        return "no elements"
+    return ""
+
+
+def torch_run(s: Subject) -> tuple[list[Any], list[Any]]:
+    """The inputs to differentiate by, and the outputs."""
+    import torch
+
+    function = op_oracle.torch_function(s.item.row)
+    assert function is not None
+    tensors = [None if v is None else torch.from_numpy(np.array(v)) for v in s.item.values]
+    inputs = [tensors[int(name[1:])] for name in s.wrt]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    result = function(*tensors, **s.item.case.attrs)
+    return inputs, list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def against_torch(s: Subject, gradients: Sequence[np.ndarray]) -> str:
     unable = torch_unable(s)
     if unable:
         return judges.pass_over("torch", unable)
-    function = op_oracle.torch_function(s.item.row)
     import torch
 
-    tensors = [None if v is None else torch.from_numpy(np.array(v)) for v in s.item.values]
-    inputs = [tensors[int(name[1:])] for name in s.wrt]
-    for tensor in inputs:
-        tensor.requires_grad_()
-    result = function(*tensors, **s.item.case.attrs)
-    outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+    inputs, outputs = torch_run(s)
     pairs = [(outputs[int(k[1:].split("_")[0])], torch.from_numpy(v)) for k, v in s.seeds.items()]
     pairs = [(y, seed) for y, seed in pairs if y.requires_grad]
     if not pairs:
