@@ -9,7 +9,7 @@ BUILD ?= build/dev
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
 WERROR ?= OFF
-export CXX  # the same for CMake here and inside of pip, or it would compile all of it again
+export CXX  # the same for CMake here and inside pip, or it would compile all of it again
 export NINJA_STATUS ?= [%f of %t, %e s] $(nothing)
 
 PY := $(VENV)/bin/python

@@ -1,4 +1,4 @@
-// An operator of one's own in C++: `custom_operator model.onnx input` registers example.Swish, runs the model on
+// A custom operator in C++: `custom_operator model.onnx input` registers example.Swish, runs the model on
 // numbers from -1 to 1, and prints its first output and the gradient of that output's sum with respect to the input.
 #include <backpass/custom_operator.hpp>
 #include <backpass/gradient.hpp>

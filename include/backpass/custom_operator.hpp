@@ -1,4 +1,4 @@
-// Operators of one's own, and gradients for them.
+// Custom operators, and gradients for them.
 //
 //   backpass::register_operator({.name = "Cube",
 //                                .domain = "my.domain",
@@ -181,7 +181,7 @@ struct CustomOperator {
   GradientRule gradient = {};
   BackwardFunction backward = {};
   bool is_pure = true;   ///< the same inputs give the same outputs: may be computed once for constants
-  bool replace = false;  ///< take the place of an operator of one's own registered before
+  bool replace = false;  ///< take the place of a custom operator registered before
 };
 
 /// InvalidInput when it is incomplete or the name is taken.

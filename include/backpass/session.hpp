@@ -25,7 +25,7 @@ struct SessionOptions {
   int num_threads = 0;     ///< threads of one run; 0: as many as OpenMP would use (OMP_NUM_THREADS, or the cores)
   bool optimize = true;    ///< rewrite the graph (folding, fusion, layouts) before planning
   bool reference = false;  ///< run node by node without a plan: slow, for comparison
-  bool profile = false;    ///< record every step: see profile()
+  bool profile = false;    ///< record every step: see take_profile()
   int binding_cache = 16;  ///< how many sets of input extents keep their plan (least recently used go first)
   double time_limit = 0;   ///< seconds that one call may take before it throws Cancelled; 0: no limit
   std::shared_ptr<const CancelFlag> cancel = nullptr;  ///< when set, calls throw Cancelled

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class LossType(Enum):
-    """Losses that need no block of one's own."""
+    """Losses that need no custom block."""
 
     MSELoss = 1
     CrossEntropyLoss = 2
@@ -13,7 +13,7 @@ class LossType(Enum):
 
 
 class OptimType(Enum):
-    """Optimizers that need no block of one's own."""
+    """Optimizers that need no custom block."""
 
     AdamW = 1
     SGD = 2

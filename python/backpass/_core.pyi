@@ -447,7 +447,7 @@ class Extent:
 
 class GraphValue:
     """
-    A value of the graph in which a gradient rule writes; valid inside of it.
+    A value of the graph in which a gradient rule writes; valid inside it.
     """
 
     def input_count(self) -> int: ...

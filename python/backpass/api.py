@@ -197,7 +197,7 @@ class CheckpointState:
             )
         self._core = state
         self._owner: weakref.ref[Module] | None = None
-        self._lock = threading.RLock()  # a function of one's own may ask about the state while a step calls it
+        self._lock = threading.RLock()  # a custom operator may ask about the state while a step calls it
         self.parameters = Parameters(self)
         self.properties = Properties(self)
 

@@ -1,4 +1,4 @@
-"""Operators and gradients of one's own, written in Python.
+"""Custom operators and gradients, written in Python.
 
 ::
 

@@ -27,8 +27,7 @@ struct GraphValue {
 };
 
 GradientGraph& graph_of(const Rule& rule) {
-  if (rule.graph == nullptr)
-    fail("gradient rule: got a use of it after it had ended; its values are valid inside of it");
+  if (rule.graph == nullptr) fail("gradient rule: got a use of it after it had ended; its values are valid inside it");
   return *rule.graph;
 }
 
@@ -201,7 +200,7 @@ std::vector<GraphValue> add_nodes(const GraphValue& self, const std::string& op,
 
 void bind_rule(nb::module_& m) {
   auto value = [](const GraphValue& self, Value* v) { return GraphValue{self.rule, v}; };
-  nb::class_<GraphValue>(m, "GraphValue", "A value of the graph in which a gradient rule writes; valid inside of it.")
+  nb::class_<GraphValue>(m, "GraphValue", "A value of the graph in which a gradient rule writes; valid inside it.")
       .def("input_count", [](const GraphValue& g) { return graph_of(*g.rule).call().input_count(); })
       .def("output_count", [](const GraphValue& g) { return graph_of(*g.rule).call().output_count(); })
       .def("has_input", [](const GraphValue& g, std::size_t i) { return graph_of(*g.rule).call().has_input(i); })

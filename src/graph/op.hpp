@@ -278,7 +278,8 @@ struct RegisterAdapter {
 const OpDef* find_op(std::string_view domain, std::string_view name);
 /// All of them, sorted by domain and name.
 std::vector<const OpDef*> all_ops();
-/// In the order they must be applied: largest `below` last applied first is wrong, so smallest first.
+/// The adapters that a node of this opset needs, in the order they must be applied: from the oldest change of meaning
+/// (smallest `below`) to the newest, since each expects the form that the one before it left.
 std::vector<const Adapter*> adapters_for(std::string_view domain, std::string_view op, std::int64_t opset);
 
 }  // namespace backpass

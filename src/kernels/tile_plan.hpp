@@ -41,9 +41,9 @@ struct TilePlan {
   Dims dims;                    ///< output extents, neighbouring axes joined where every operand allows; at least one
   std::size_t split = 0;        ///< axis that tiles cut
   std::int64_t span = 1;        ///< its indices per tile
-  std::int64_t block = 1;       ///< elements inside of one index
+  std::int64_t block = 1;       ///< elements inside one index
   std::int64_t row_length = 0;  ///< last extent, where it matters: programs with rows
-  std::int64_t row_block = 0;   ///< rows inside of one index
+  std::int64_t row_block = 0;   ///< rows inside one index
   std::int64_t tiles_per_line = 1;  ///< along the split axis
   std::int64_t tiles = 0;
   std::int64_t tiles_per_chunk = 1;

@@ -53,7 +53,7 @@ void check_groups(const CheckpointState& state, std::string_view where);
 /// From this size on a checkpoint is split in two files.
 inline constexpr std::uint64_t kExternalThreshold = std::uint64_t{1800} << 20U;
 
-/// CheckpointState::save with a threshold of one's own.
+/// CheckpointState::save with another threshold.
 void save_checkpoint(const CheckpointState& state, const std::filesystem::path& file, bool include_optimizer_state,
                      std::uint64_t external_threshold);
 

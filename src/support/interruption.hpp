@@ -50,7 +50,7 @@ class Uninterrupted {
 /// some nanoseconds.
 void check_interruption();
 
-/// The same from inside of a step, whose thread's buffers are in use: whoever is asked cannot start another run on
+/// The same from inside a step, whose thread's buffers are in use: whoever is asked cannot start another run on
 /// this thread.
 void check_interruption_in_kernel();
 

@@ -22,7 +22,7 @@ class ThreadScope {
   int previous_;
 };
 
-/// How many threads a parallel_for called here may use: 1 inside of a chunk.
+/// How many threads a parallel_for called here may use: 1 inside a chunk.
 int threads_here();
 
 namespace detail {

@@ -118,7 +118,7 @@ class ThreadPool {
  public:
   static ThreadPool& instance();
 
-  /// Whether the calling thread is inside of a chunk.
+  /// Whether the calling thread is inside a chunk.
   static bool in_chunk();
 
   /// Calls run(work, c) for each c in [0, chunks), on up to so many threads.

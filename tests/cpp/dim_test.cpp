@@ -161,7 +161,7 @@ TEST(Dim, PrintsReadably) {
 TEST(Dim, SubstitutionReplacesSymbols) {
   std::map<std::string, Dim> known{{"a", Dim(4)}};
   EXPECT_EQ((kA * kB + kA).substituted(known), kB * 4 + 4);
-  EXPECT_EQ(floor_div(kA + kB, 2).substituted({{"b", kA}}), kA) << "inside of functions too";
+  EXPECT_EQ(floor_div(kA + kB, 2).substituted({{"b", kA}}), kA) << "inside functions too";
   EXPECT_TRUE(floor_div(kA + kB, 2).mentions("b"));
 }
 

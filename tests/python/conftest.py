@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import judges
+import pytest
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist
+        session.config.workeroutput["passed_over"] = judges.to_wire(judges.passed_over)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    judges.passed_over.update(judges.from_wire(getattr(node, "workeroutput", {}).get("passed_over", [])))
+
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if terminalreporter.stats.get("passed"):
         import gradient_check
 
         terminalreporter.write_line(gradient_check.summary())
+    for line in judges.summary(judges.passed_over):
+        terminalreporter.write_line(line)

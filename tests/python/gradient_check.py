@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import backpass
+import judges
 import numpy as np
 import onnx
 import op_case
@@ -211,18 +212,42 @@ def against_differences(s: Subject, gradients: Sequence[np.ndarray]) -> str:
     return finite_differences(lambda f: s.session.run(wanted, f), s.item.feeds, s.wrt, seeds, gradients)
 
 
-def against_torch(s: Subject, gradients: Sequence[np.ndarray]) -> str:
-    function = op_oracle.torch_function(s.item.row)
-    if function is None or not any(g.size for g in gradients):  # torch refuses some empty reductions
+def torch_unable(s: Subject) -> str:
+    """Why torch cannot judge this case; "" when it can."""
+    if s.item.row.torch is False:
+        return "torch=False in the row"
+    if op_oracle.torch_function(s.item.row) is None:
+        return "no function given"
+    if any(s.feeds[name].size for name in s.wrt):
         return ""
+    try:
+        torch_run(s)
+    except (IndexError, RuntimeError):  # it refuses some reductions
+        return "no elements"
+    return ""
+
+
+def torch_run(s: Subject) -> tuple[list[Any], list[Any]]:
+    """The inputs to differentiate by, and the outputs."""
     import torch
 
+    function = op_oracle.torch_function(s.item.row)
+    assert function is not None
     tensors = [None if v is None else torch.from_numpy(np.array(v)) for v in s.item.values]
     inputs = [tensors[int(name[1:])] for name in s.wrt]
     for tensor in inputs:
         tensor.requires_grad_()
     result = function(*tensors, **s.item.case.attrs)
-    outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+    return inputs, list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def against_torch(s: Subject, gradients: Sequence[np.ndarray]) -> str:
+    unable = torch_unable(s)
+    if unable:
+        return judges.pass_over("torch", unable)
+    import torch
+
+    inputs, outputs = torch_run(s)
     pairs = [(outputs[int(k[1:].split("_")[0])], torch.from_numpy(v)) for k, v in s.seeds.items()]
     pairs = [(y, seed) for y, seed in pairs if y.requires_grad]
     if not pairs:
@@ -233,22 +258,41 @@ def against_torch(s: Subject, gradients: Sequence[np.ndarray]) -> str:
     return all_close(s.wrt, gradients, wanted, max(tolerance, 10 * s.item.row.tolerance(s.item.dtype)[0]), "torch")
 
 
-def against_onnxruntime(s: Subject, gradients: Sequence[np.ndarray]) -> str:
-    """Float32. What it cannot run forward, or runs otherwise (extents that scales round), it need not run backward."""
-    tolerance = max(2e-4, 10 * s.item.row.tolerance("float32")[0])
+def onnxruntime_unable(s: Subject) -> str:
+    """Why onnxruntime, which judges float32, cannot judge this case; "" when it can. What it cannot run forward, or
+    runs otherwise (extents that scales round), it need not run backward."""
+    import onnxruntime.capi.onnxruntime_pybind11_state as ort_errors
+
     try:
-        forward = op_oracle.ort_session(s.item.model()).run(None, s.item.feeds)
+        session = op_oracle.ort_session(s.item.model())
+    except ort_errors.NotImplemented:
+        return "no kernel"
     except Exception:
-        return ""
+        return "model refused"
+    try:
+        forward = session.run(None, s.item.feeds)
+    except Exception:
+        return "inputs refused"
+    near = onnxruntime_tolerance(s)
     floats = [(a, b) for a, b in zip(forward, s.forward, strict=True) if _is_float(b)]
-    if not all(a.shape == b.shape and np.allclose(a, b, tolerance, tolerance, equal_nan=True) for a, b in floats):
-        return ""
+    same = all(a.shape == b.shape and np.allclose(a, b, near, near, equal_nan=True) for a, b in floats)
+    return "" if same else "computed otherwise"
+
+
+def onnxruntime_tolerance(s: Subject) -> float:
+    return max(2e-4, 10 * s.item.row.tolerance("float32")[0])
+
+
+def against_onnxruntime(s: Subject, gradients: Sequence[np.ndarray]) -> str:
+    unable = onnxruntime_unable(s)
+    if unable:
+        return judges.pass_over("onnxruntime", unable)
     model = s.gradient_model()
     try:
         found = op_oracle.ort_session(model).run(None, s.feeds)
     except Exception as e:
         return f"onnxruntime refuses the gradient model: {str(e).splitlines()[0][:300]}"
-    return all_close(s.wrt, found[-len(s.wrt) :], gradients, tolerance, "onnxruntime")
+    return all_close(s.wrt, found[-len(s.wrt) :], gradients, onnxruntime_tolerance(s), "onnxruntime")
 
 
 def second_derivative(s: Subject) -> str:
@@ -288,8 +332,20 @@ def well_formed(s: Subject) -> str:
     foreign = {n.domain for n in model.graph.node} - {"", "ai.onnx", *own}
     if foreign:
         return f"operators of {sorted(foreign)} in a model of standard operators"
-    check_model(model, s, full_check=s.item.row.domain == "" and _is_standard(s.item.model()))
+    unable = checker_unable(s)
+    if unable:
+        judges.pass_over("onnx's checker", unable)
+    check_model(model, s, full_check=not unable)
     return ""
+
+
+def checker_unable(s: Subject) -> str:
+    """Why onnx's checker cannot judge the gradient model in full, types and shapes included; "" when it can."""
+    if s.item.row.domain:
+        return "other domain"
+    if not onnx.defs.has(s.item.row.op):
+        return "unknown operator"
+    return "" if _is_standard(s) else "forward model refused"
 
 
 def check_model(model: onnx.ModelProto, s: Subject, full_check: bool = False) -> None:
@@ -298,9 +354,13 @@ def check_model(model: onnx.ModelProto, s: Subject, full_check: bool = False) ->
         onnx.checker.check_model(model, full_check=full_check)
 
 
-def _is_standard(model: onnx.ModelProto) -> bool:
+def _is_standard(s: Subject) -> bool:
     """False for element types that Backpass has and the standard has not (float64 in RotaryEmbedding), and where
     onnx's shape inference refuses what the standard allows (ellipses of different ranks in Einsum)."""
+    model = s.item.model()
+    for output, y in zip(model.graph.output, s.forward, strict=True):
+        if not output.HasField("type"):  # rows leave it to inference, the checker wants to see it
+            output.type.CopyFrom(op_case.type_of(y))
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):

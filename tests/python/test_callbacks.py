@@ -1,4 +1,4 @@
-"""Nodes that torch runs: user functions and aten operators inside of the engine, against eager mode."""
+"""Nodes that torch runs: user functions and aten operators inside the engine, against eager mode."""
 
 from __future__ import annotations
 

@@ -76,3 +76,15 @@ def test_make_targets_exist(page: Path) -> None:
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ((?!it\b|a\b)[a-z-]+)`", page.read_text()))
     assert named <= known, named - known
+
+
+def test_the_glossary_names_what_exists() -> None:
+    """Its last column is what to search the sources for."""
+    page = (ROOT / "docs/glossary.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
+    names = {span.split("::")[-1] for cells in rows for span in re.findall(r"`([^`]+)`", cells[4])}
+    assert len(names) > 40
+    folders = [ROOT / folder for folder in ("src", "include", "python", "tests/python")]
+    files = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".hpp", ".cpp", ".py")]
+    words = {word for p in files for word in re.findall(r"\w+", p.read_text())}
+    assert not sorted(names - words)

@@ -7,6 +7,7 @@ from typing import Any
 
 import backend_cases
 import backpass
+import judges
 import numpy as np
 import onnx
 import op_case
@@ -14,6 +15,7 @@ import op_oracle
 import pytest
 from op_case import Instance, Row
 
+DRAWN = "drawn by chance"
 SECOND_DTYPE_SETS = 3  # input sets of the element types after the first, outside `slow`
 
 
@@ -58,7 +60,7 @@ def check(item: Instance) -> str:
 
 def check_values(item: Instance, outputs: list[Any]) -> str:
     if item.row.oracle == "random":
-        return ""
+        return judges.pass_over("the oracle", DRAWN)
     wanted = op_oracle.expected(item)
     if len(outputs) != len(wanted):
         return f"{len(outputs)} outputs, the oracle gives {len(wanted)}"

@@ -68,6 +68,79 @@ def product(x: Any, dims: Sequence[int], keep: bool) -> Any:
     return x if keep else x.squeeze(tuple(dims))
 
 
+def gemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0) -> Any:  # noqa: N803
+    y = f32(alpha) * ((a.mT if transA else a) @ (b.mT if transB else b))
+    return y if c is None else y + f32(beta) * c
+
+
+def reshape(x: Any, shape: Any, allowzero: int = 0) -> Any:
+    wanted = [int(d) for d in shape]
+    return x.reshape([x.shape[i] if d == 0 and not allowzero else d for i, d in enumerate(wanted)])
+
+
+def flatten(x: Any, axis: int = 1) -> Any:
+    rows = int(np.prod(x.shape[:axis]))
+    return x.reshape(rows, x.numel() // rows if rows else int(np.prod(x.shape[axis:])))
+
+
+def squeeze(x: Any, axes: Any = None) -> Any:
+    return x.squeeze() if axes is None else x.squeeze(tuple(int(a) for a in axes))
+
+
+def unsqueeze(x: Any, axes: Any) -> Any:
+    rank = x.ndim + len(axes)
+    for axis in sorted(int(a) % rank for a in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def split(x: Any, parts: Any = None, axis: int = 0, split: Any = None, num_outputs: int = 3) -> Any:
+    """Older opsets take the number of parts from the node, which has three outputs in op_rows/."""
+    given = split if parts is None else parts
+    if given is None:
+        most = -(-x.shape[axis] // num_outputs)
+        given = [most] * (num_outputs - 1) + [x.shape[axis] - most * (num_outputs - 1)]
+    return torch.split(x, [int(n) for n in given], axis)
+
+
+def expand(x: Any, shape: Any) -> Any:
+    return x.expand(torch.broadcast_shapes(x.shape, tuple(int(d) for d in shape)))
+
+
+def gather(x: Any, indices: Any, axis: int = 0) -> Any:
+    flat = torch.where(indices < 0, indices + x.shape[axis], indices).reshape(-1).to(torch.int64)
+    axis %= x.ndim
+    return x.index_select(axis, flat).reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+def gather_elements(x: Any, indices: Any, axis: int = 0) -> Any:
+    at = indices.to(torch.int64)
+    return torch.gather(x, axis, torch.where(at < 0, at + x.shape[axis], at))
+
+
+def trilu(x: Any, k: Any = None, upper: int = 1) -> Any:
+    return (torch.triu if upper else torch.tril)(x, 0 if k is None else int(k))
+
+
+def depth_to_space(x: Any, blocksize: int, mode: str = "DCR") -> Any:
+    n, c, h, w = x.shape
+    b, depth = blocksize, c // blocksize**2
+    if mode == "CRD":
+        y = x.reshape(n, depth, b, b, h, w).permute(0, 1, 4, 2, 5, 3)
+    else:
+        y = x.reshape(n, b, b, depth, h, w).permute(0, 3, 4, 1, 5, 2)
+    return y.reshape(n, depth, h * b, w * b)
+
+
+def over_space(x: Any) -> list[int]:
+    return list(range(2, x.ndim))
+
+
+def standardized(x: Any, axes: Sequence[int] = (0, 2, 3)) -> Any:
+    centered = x - x.mean(tuple(axes), True)
+    return centered / ((x.square().mean(tuple(axes), True) - x.mean(tuple(axes), True).square()).sqrt() + 1e-9)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": torch.add,
     "Sub": torch.sub,
@@ -123,4 +196,24 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ReduceSumSquare": reduced(lambda x, d, k: x.square().sum(d, k)),
     "ReduceLogSum": reduced(lambda x, d, k: x.sum(d, k).log()),
     "ReduceLogSumExp": reduced(torch.logsumexp),
+    "MatMul": torch.matmul,
+    "Gemm": gemm,
+    "Einsum": lambda *x, equation: torch.einsum(equation, *x),
+    "Det": torch.linalg.det,
+    "Reshape": reshape,
+    "Flatten": flatten,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+    "Transpose": lambda x, perm=None: x.permute(perm or list(range(x.ndim))[::-1]),
+    "Concat": lambda *x, axis: torch.cat(x, axis),
+    "Split": split,
+    "Expand": expand,
+    "Tile": lambda x, repeats: x.repeat([int(n) for n in repeats]),
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "Trilu": trilu,
+    "DepthToSpace": depth_to_space,
+    "GlobalAveragePool": lambda x: x.mean(over_space(x), True),
+    "GlobalMaxPool": lambda x: x.amax(over_space(x), True),
+    "MeanVarianceNormalization": standardized,
 }

@@ -1,4 +1,4 @@
-"""Models built by stacking blocks: losses, optimizers, training models of one's own.
+"""Models built by stacking blocks: custom losses, optimizers, training models.
 
 ```
 with onnxblock.base(model) as accessor:

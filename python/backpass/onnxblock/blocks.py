@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 class Block(ABC):
     """Appends nodes to the model of the surrounding ``with onnxblock.base(model):`` when it is called.
 
-    A block of one's own says in ``build(self, *input_names)`` which nodes or blocks are stacked on its inputs, and
+    A custom block says in ``build(self, *input_names)`` which nodes or blocks are stacked on its inputs, and
     returns the name of its output, or a tuple of names. ``__init__`` may do without ``super().__init__()``.
     """
 

@@ -112,7 +112,7 @@ class ORTModule(nn.Module):
 
     def _bound(self, method: types.MethodType) -> Callable[..., Any]:
         """A method of the module's that reaches the accelerated forward when it calls ``self``."""
-        code = getattr(inspect.unwrap(method.__func__), "__code__", None)  # decorators hide what is inside of them
+        code = getattr(inspect.unwrap(method.__func__), "__code__", None)  # decorators hide what is inside them
         if code is not None and not _asks_for_class(code):
             return types.MethodType(method.__func__, self)
 
@@ -271,7 +271,7 @@ class _Redirect:
 
 
 def _asks_for_class(code: types.CodeType) -> bool:
-    """Whether a method, or a function inside of it, uses super() or looks at the class of something."""
+    """Whether a method, or a function inside it, uses super() or looks at the class of something."""
     if "__class__" in code.co_freevars or not _CLASS_QUESTIONS.isdisjoint(code.co_names):
         return True
     return any(_asks_for_class(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
@@ -280,7 +280,7 @@ def _asks_for_class(code: types.CodeType) -> bool:
 def _refused(module: Any) -> ORTModuleFallbackException | None:
     """Why torch has to run this module, where the policy lets it. Raises where nobody can."""
     if isinstance(module, nn.parallel.DataParallel):
-        problem = "got a DataParallel, expected the module inside of it"
+        problem = "got a DataParallel, expected the module inside it"
     elif isinstance(module, torch.jit.ScriptModule):
         problem = "got a ScriptModule, expected the module it was made of"
     elif isinstance(module, ORTModule):

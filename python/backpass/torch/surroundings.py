@@ -59,7 +59,7 @@ def inference_mode_as_no_grad() -> Iterator[None]:
 
 def _refused_hook(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(
-        "hook of a tensor: got one set in forward, expected none: the backward pass inside of a graph is not run by "
+        "hook of a tensor: got one set in forward, expected none: the backward pass inside a graph is not run by "
         "torch, so it would not be called; put it on results or parameters outside of forward, or use a "
         "torch.autograd.Function"
     )

@@ -67,7 +67,7 @@ void run_torch_callback(ComputeContext& context) {
   }
   if (callback == nullptr) {
     fail<Unsupported>(context.node.label(), " operator: got ", context.node.domain, ".", context.node.op,
-                      ", which runs inside of PyTorch; run the model from Python, where backpass.torch carries it out");
+                      ", which runs inside PyTorch; run the model from Python, where backpass.torch carries it out");
   }
   (*callback)(context);
 }

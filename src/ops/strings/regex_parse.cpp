@@ -149,7 +149,7 @@ class Parser : private PatternText {
     return literal(next());
   }
 
-  // Flags set inside of a group end with it; (?flags) alone is no group and changes the one around it.
+  // Flags set inside a group end with it; (?flags) alone is no group and changes the one around it.
   Code group() {
     const Flags outer = flags_;
     if (take("?")) {
@@ -247,7 +247,7 @@ class Parser : private PatternText {
     return escaped(next());
   }
 
-  // [:alpha:] or \d inside of brackets.
+  // [:alpha:] or \d inside brackets.
   bool add_named(CharRanges& ranges) {
     CharRanges found;
     if (sees("[:")) {

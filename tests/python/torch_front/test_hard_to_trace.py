@@ -210,7 +210,7 @@ def _listed(result: Any) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("case", BY_TORCH_COMPILE)
 def test_what_falls_back_says_so_in_five_lines(case: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Derivatives taken inside of forward are torch's to compute."""
+    """Derivatives taken inside forward are torch's to compute."""
     module, inputs = BY_TORCH_COMPILE[case]()
     eager = copy.deepcopy(module)
     result = ORTModule(module, DebugOptions(log_level=LogLevel.INFO))(*inputs)

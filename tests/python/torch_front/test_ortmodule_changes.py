@@ -54,7 +54,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "inside a list": lambda net: net.steps[1].__setitem__(0, 5.0),  # type: ignore[attr-defined]
     "another list": lambda net: setattr(net, "steps", [1.0, [7.0]]),
     "inside a dictionary": lambda net: net.table.update(a=4.0),
-    "inside of settings": lambda net: setattr(net.settings, "shift", -1.0),
+    "inside settings": lambda net: setattr(net.settings, "shift", -1.0),
     "other settings": lambda net: setattr(net, "settings", types.SimpleNamespace(shift=9.0)),
     "another partial function": lambda net: setattr(
         net, "function", functools.partial(F.leaky_relu, negative_slope=2.0)
