@@ -20,7 +20,7 @@ from backpass.dynamo.outputs import OutputPlan
 from backpass.dynamo.report import CompileRecord, GraphReport
 from backpass.session import SessionOptions
 from backpass.torch import Dispatcher, Slot, export_graph
-from backpass.torch.lowerings.tail_special import VALUES_ONLY
+from backpass.torch.lowerings.pointwise.special import VALUES_ONLY
 from backpass.torch.runtime import dense
 
 log = logging.getLogger("backpass.dynamo")

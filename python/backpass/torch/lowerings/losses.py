@@ -12,7 +12,7 @@ from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import Operand, operand, refuse_complex, result_type
-from backpass.torch.lowerings.reduce import reduced
+from backpass.torch.lowerings.reductions import reduced
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ from torch import fx
 
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import Lowering, lowers
-from backpass.torch.lowerings.arithmetic import truncated
 from backpass.torch.lowerings.common import FLOATS, refuse_complex, result_type
+from backpass.torch.lowerings.pointwise.arithmetic import truncated
 
 aten = torch.ops.aten
 

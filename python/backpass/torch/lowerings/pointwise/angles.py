@@ -11,8 +11,8 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import FLOATS, Operand, operand, refuse_complex, result_type
-from backpass.torch.lowerings.tail_special import values_of
-from backpass.torch.lowerings.unary import log1p
+from backpass.torch.lowerings.pointwise.special import values_of
+from backpass.torch.lowerings.pointwise.unary import log1p
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from backpass.torch.builder import Value
-from backpass.torch.lowerings.tail_special import Formula, single, values_of
+from backpass.torch.lowerings.pointwise.special import Formula, single, values_of
 
 aten = torch.ops.aten
 

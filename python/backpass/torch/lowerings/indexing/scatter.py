@@ -11,8 +11,8 @@ from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, V
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of
-from backpass.torch.lowerings.index import Places, refuse_mixed
-from backpass.torch.lowerings.shape import END, sliced
+from backpass.torch.lowerings.indexing.gather import Places, refuse_mixed
+from backpass.torch.lowerings.movement.shape import END, sliced
 
 aten = torch.ops.aten
 

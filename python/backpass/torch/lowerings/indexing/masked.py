@@ -11,8 +11,8 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import axis_of, expand, filled, meta, refuse_complex, reshape
-from backpass.torch.lowerings.tail_order import meta_size
-from backpass.torch.lowerings.tail_scatter_reduce import scatter_reduce
+from backpass.torch.lowerings.indexing.order import meta_size
+from backpass.torch.lowerings.indexing.scatter_reduce import scatter_reduce
 
 aten = torch.ops.aten
 

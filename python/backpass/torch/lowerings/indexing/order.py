@@ -10,7 +10,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings.common import axis_of, meta, refuse_complex, reshape, transpose, unsqueeze
-from backpass.torch.lowerings.tail_special import values_of
+from backpass.torch.lowerings.pointwise.special import values_of
 
 aten = torch.ops.aten
 WIDEST = 1024  # extent up to which all pairs along an axis are looked at

@@ -14,8 +14,8 @@ from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, V
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import meta
-from backpass.torch.lowerings.conv import Numbers, each
-from backpass.torch.lowerings.reduce import reduced
+from backpass.torch.lowerings.convolution import Numbers, each
+from backpass.torch.lowerings.reductions import reduced
 from backpass.torch.symbols import dims
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ from torch import fx
 
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import Lowering, lowers
-from backpass.torch.lowerings.arithmetic import promoted_pair
 from backpass.torch.lowerings.common import Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.pointwise.arithmetic import promoted_pair
 
 aten = torch.ops.aten
 

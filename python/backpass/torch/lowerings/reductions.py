@@ -13,7 +13,7 @@ from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axes_of, axis_of, meta, refuse_complex, result_type
-from backpass.torch.lowerings.compare import as_bool
+from backpass.torch.lowerings.pointwise.compare import as_bool
 
 aten = torch.ops.aten
 Axes = int | Sequence[int] | None
