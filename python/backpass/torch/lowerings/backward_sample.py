@@ -9,7 +9,7 @@ from torch import fx
 
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.pooling.windows import refuse_padded_cubic
+from backpass.torch.lowerings.image import refuse_padded_cubic
 
 aten = torch.ops.aten
 

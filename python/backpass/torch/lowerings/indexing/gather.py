@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of, meta
@@ -178,37 +178,6 @@ def refuse_mixed(places: Places) -> None:
     masked = [isinstance(i, Column) for i in places.indices]
     if any(masked) and not all(masked):
         raise NoLoweringError("a mask beside indices")
-
-
-@lowers(aten.topk.default)
-def topk(
-    b: GraphBuilder, node: fx.Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, ...]:
-    if x.rank == 0:
-        return x, common.filled(b, (), 0, torch.int64)
-    settings: dict[str, Any] = {"axis": axis_of(dim, x.rank), "largest": int(largest), "sorted": 1}
-    return b.op("TopK", x, b.sizes([k]), outputs=2, **settings)
-
-
-@lowers(aten.sort.default)
-def sort(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, ...]:
-    if x.rank == 0:
-        return x, common.filled(b, (), 0, torch.int64)
-    if x.dtype == torch.bool:
-        raise NoLoweringError("sorting of bools")
-    return topk(b, node, x, b.shape_of(x)[axis_of(dim, x.rank)], dim, descending)
-
-
-@lowers(aten.sort.stable)
-def sort_stable(
-    b: GraphBuilder, node: fx.Node, x: Value, *, stable: bool = False, dim: int = -1, descending: bool = False
-) -> tuple[Value, ...]:
-    return sort(b, node, x, dim, descending)
-
-
-@lowers(aten.argsort.default)
-def argsort(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1, descending: bool = False) -> Value:
-    return sort(b, node, x, dim, descending)[1]
 
 
 @lowers(aten.item.default, aten._local_scalar_dense.default)

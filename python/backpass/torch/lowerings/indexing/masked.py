@@ -1,52 +1,18 @@
-"""Rarer ways of writing into copies, and gradients of padding."""
+"""Writing where a mask is true."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
+from backpass.torch.builder import Dim, GraphBuilder, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import axis_of, expand, filled, meta, refuse_complex, reshape
+from backpass.torch.lowerings.common import expand, filled, meta, refuse_complex, reshape
 from backpass.torch.lowerings.indexing.order import meta_size
-from backpass.torch.lowerings.indexing.scatter_reduce import scatter_reduce
 
 aten = torch.ops.aten
-
-
-@lowers(aten.index_reduce.default)
-def index_reduce(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    dim: int,
-    index: Value,
-    source: Value,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Value:
-    """scatter_reduce with the index repeated across all other axes."""
-    shape = b.shape_of(source)
-    axis = axis_of(dim, x.rank)
-    if x.rank == 0:
-        wide = reshape(b, index, (1,))
-    else:
-        wide = expand(b, reshape(b, index, [shape[i] if i == axis else 1 for i in range(x.rank)]), shape)
-    return scatter_reduce(b, node, x, dim, b.cast(wide, torch.int64), source, reduce, include_self)
-
-
-@lowers(aten.put.default)
-def put(b: GraphBuilder, node: fx.Node, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """Positions count through the whole tensor."""
-    refuse_complex(x)
-    flat, where, values = (b.op("Reshape", v, b.constant([-1], torch.int64)) for v in (x, index, source))
-    reduction = "add" if accumulate else "none"
-    made = b.op("ScatterElements", flat, where, values, axis=0, reduction=reduction)
-    return b.op("Reshape", made, b.sizes(b.shape_of(x)), dtype=x.dtype)
 
 
 def _places_of_true(b: GraphBuilder, mask: Value, size: Dim) -> tuple[Value, Value]:
@@ -84,65 +50,3 @@ def masked_scatter_backward(b: GraphBuilder, node: fx.Node, dy: Value, mask: Val
     made = b.op("ScatterElements", zeros, where, reshape(b, dy, (meta_size(dy),)), axis=0, reduction="add")
     cut = b.op("Slice", made, b.constant([0], torch.int64), b.sizes([total]), dtype=dtype, shape=(total,))
     return reshape(b, cut, sizes)
-
-
-@lowers(aten.replication_pad1d_backward.default)
-@lowers(aten.replication_pad2d_backward.default)
-@lowers(aten.replication_pad3d_backward.default)
-def replication_pad_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, padding: Sequence[int]) -> Value:
-    """Axis by axis: what was copied from an element is added to it."""
-    shape, dtype = b.shape_of(x), b.dtype_of(dy)
-    current = list(b.shape_of(dy))
-    for i in range(len(padding) // 2):
-        axis, before = len(shape) - 1 - i, padding[2 * i]
-        extent, padded = shape[axis], current[axis]
-        if not isinstance(extent, int) or not isinstance(padded, int):
-            raise NoLoweringError("an extent that is not a constant")
-        source = np.clip(np.arange(padded) - before, 0, extent - 1)
-        current[axis] = extent
-        dy = b.op(
-            "GatherGrad", b.sizes(current), b.constant(source), dy, axis=axis, domain="com.microsoft", dtype=dtype,
-            shape=current,
-        )  # fmt: skip
-    return dy
-
-
-@lowers(aten._efficientzerotensor.default)
-def zeros(b: GraphBuilder, node: fx.Node, sizes: Sequence[Dim], **_: object) -> Value:
-    found = meta(node)
-    return filled(b, found.shape, 0, found.dtype)
-
-
-@lowers(aten.angle.default)
-def angle(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    """Of real numbers: pi for negative ones, 0 for the others."""
-    refuse_complex(x)
-    dtype = meta(node).dtype
-    x = b.cast(x, dtype)
-    zero = b.constant(0.0, dtype)
-    made = b.op("Where", b.op("Less", x, zero), b.constant(torch.pi, dtype), zero)
-    return b.op("Where", b.op("IsNaN", x), x, made, dtype=dtype)
-
-
-@lowers(aten._trilinear.default)
-def trilinear(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    y: Value,
-    z: Value,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> Value:
-    """The sum of a product of three, each with axes of extent 1 put in."""
-    dtype = b.dtype_of(x)
-    parts = []
-    for value, axes in ((x, expand1), (y, expand2), (z, expand3)):
-        parts.append(b.op("Unsqueeze", value, b.constant(sorted(axes), torch.int64)) if axes else value)
-    product = b.op("Mul", b.op("Mul", parts[0], parts[1]), parts[2])
-    if not sumdim:
-        return product
-    return b.op("ReduceSum", product, b.constant(list(sumdim), torch.int64), keepdims=0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Operators that compare everything with everything or sort: medians, searches, running extremes."""
+"""Sorting, and what compares everything with everything: medians, searches, running extremes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import fx
 
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of, meta, refuse_complex, reshape, transpose, unsqueeze
 from backpass.torch.lowerings.pointwise.special import values_of
 
@@ -163,3 +164,34 @@ def cummax(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> tuple[Value, V
 @lowers(aten.cummin.default)
 def cummin(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> tuple[Value, Value]:
     return _running_extreme(b, node, x, dim, False)
+
+
+@lowers(aten.topk.default)
+def topk(
+    b: GraphBuilder, node: fx.Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, ...]:
+    if x.rank == 0:
+        return x, common.filled(b, (), 0, torch.int64)
+    settings: dict[str, Any] = {"axis": axis_of(dim, x.rank), "largest": int(largest), "sorted": 1}
+    return b.op("TopK", x, b.sizes([k]), outputs=2, **settings)
+
+
+@lowers(aten.sort.default)
+def sort(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, ...]:
+    if x.rank == 0:
+        return x, common.filled(b, (), 0, torch.int64)
+    if x.dtype == torch.bool:
+        raise NoLoweringError("sorting of bools")
+    return topk(b, node, x, b.shape_of(x)[axis_of(dim, x.rank)], dim, descending)
+
+
+@lowers(aten.sort.stable)
+def sort_stable(
+    b: GraphBuilder, node: fx.Node, x: Value, *, stable: bool = False, dim: int = -1, descending: bool = False
+) -> tuple[Value, ...]:
+    return sort(b, node, x, dim, descending)
+
+
+@lowers(aten.argsort.default)
+def argsort(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return sort(b, node, x, dim, descending)[1]

@@ -10,7 +10,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import axis_of
+from backpass.torch.lowerings.common import axis_of, refuse_complex
 from backpass.torch.lowerings.indexing.gather import Places, refuse_mixed
 from backpass.torch.lowerings.movement.shape import END, sliced
 
@@ -199,3 +199,13 @@ def index_fill(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value,
     mask = common.reshape(b, mask, [b.shape_of(x)[axis], *[1] * (x.rank - 1 - axis)])
     number = b.cast(value, dtype) if isinstance(value, Value) else b.scalar(value, dtype)
     return b.op("Where", mask, number, x, dtype=dtype, shape=x.shape)
+
+
+@lowers(aten.put.default)
+def put(b: GraphBuilder, node: fx.Node, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    """Positions count through the whole tensor."""
+    refuse_complex(x)
+    flat, where, values = (b.op("Reshape", v, b.constant([-1], torch.int64)) for v in (x, index, source))
+    reduction = "add" if accumulate else "none"
+    made = b.op("ScatterElements", flat, where, values, axis=0, reduction=reduction)
+    return b.op("Reshape", made, b.sizes(b.shape_of(x)), dtype=x.dtype)

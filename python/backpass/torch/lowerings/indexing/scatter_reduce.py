@@ -125,3 +125,25 @@ def diagonal_places(b: GraphBuilder, width: Dim, offset: int, count: Dim) -> Val
     steps = b.op("Mul", b.op("Range", zero, b.size(count), one), b.size(width + 1))
     result: Value = b.op("Add", steps, b.size(start), dtype=torch.int64, shape=(count,))
     return result
+
+
+@lowers(aten.index_reduce.default)
+def index_reduce(
+    b: GraphBuilder,
+    node: fx.Node,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    """scatter_reduce with the index repeated across all other axes."""
+    shape = b.shape_of(source)
+    axis = axis_of(dim, x.rank)
+    if x.rank == 0:
+        wide = reshape(b, index, (1,))
+    else:
+        wide = expand(b, reshape(b, index, [shape[i] if i == axis else 1 for i in range(x.rank)]), shape)
+    return scatter_reduce(b, node, x, dim, b.cast(wide, torch.int64), source, reduce, include_self)

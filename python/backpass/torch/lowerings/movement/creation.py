@@ -38,7 +38,7 @@ def new_full(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence[Dim], valu
     return _same_number(b, node, value)
 
 
-@lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+@lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten._efficientzerotensor.default)
 @lowers(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_permuted.default)
 @lowers(aten.new_empty_strided.default, aten.empty_strided.default)
 def zeros(b: GraphBuilder, node: fx.Node, *_: Any, **__: Any) -> Value:

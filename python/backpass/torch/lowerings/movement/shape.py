@@ -240,3 +240,10 @@ def diagonal(b: GraphBuilder, node: fx.Node, x: Value, offset: int = 0, first: i
     last = start + count * (columns + 1)
     places = b.op("Range", b.size(start), b.size(last), b.size(columns + 1), dtype=torch.int64)
     return b.op("Gather", flat, places, axis=len(rest), dtype=x.dtype)
+
+
+@lowers(aten.pixel_shuffle.default)
+def pixel_shuffle(b: GraphBuilder, node: fx.Node, x: Value, factor: int) -> Value:
+    if x.rank != 4:
+        raise NoLoweringError("not a batch of images")
+    return b.op("DepthToSpace", x, blocksize=factor, mode="CRD", dtype=x.dtype)

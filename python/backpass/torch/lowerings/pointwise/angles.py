@@ -1,18 +1,16 @@
-"""Rarer operators element by element."""
+"""Signs and angles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import FLOATS, Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.common import FLOATS, Operand, meta, operand, refuse_complex, result_type
 from backpass.torch.lowerings.pointwise.special import values_of
-from backpass.torch.lowerings.pointwise.unary import log1p
 
 aten = torch.ops.aten
 
@@ -65,18 +63,6 @@ def atan2(b: GraphBuilder, node: fx.Node, y: Value, x: Value) -> Value:
     return b.op("Where", broken, b.constant(math.nan, dtype), signed, dtype=dtype)
 
 
-@lowers(aten.round.decimals)
-def round_decimals(b: GraphBuilder, node: fx.Node, x: Value, *, decimals: int = 0) -> Value:
-    dtype = b.dtype_of(x)
-    if dtype not in FLOATS:
-        raise NoLoweringError("integers")
-    if decimals == 0:
-        return b.op("Round", x, dtype=dtype)
-    factor = b.constant(10.0 ** abs(decimals), dtype)
-    first, second = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
-    return b.op(second, b.op("Round", b.op(first, x, factor)), factor, dtype=dtype)
-
-
 @lowers(aten.hypot.default)
 def hypot(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
     """Scaled by the larger, so that squares do not overflow."""
@@ -92,34 +78,12 @@ def hypot(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
     return b.op("Where", usual, made, large, dtype=dtype)
 
 
-@lowers(aten.sinc.default)
-def sinc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    """sin(pi x) / (pi x); 1 at 0, where it is flat."""
+@lowers(aten.angle.default)
+def angle(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    """Of real numbers: pi for negative ones, 0 for the others."""
     refuse_complex(x)
-    dtype = result_type(node)
-    x, one = b.cast(x, dtype), b.constant(1.0, dtype)
-    middle = b.op("Equal", x, b.constant(0.0, dtype))
-    angle = b.op("Where", middle, one, b.op("Mul", x, b.constant(math.pi, dtype)))
-    return b.op("Where", middle, one, b.op("Div", b.op("Sin", angle), angle), dtype=dtype)
-
-
-@lowers(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
-def xlogy(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
-    dtype = result_type(node)
-    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), 0.0, lambda v: b.op("Log", v))
-
-
-@lowers(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
-def xlog1py(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
-    dtype = result_type(node)
-    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), -1.0, lambda v: log1p(b, node, v))
-
-
-def _product_with_log(b: GraphBuilder, x: Value, y: Value, pole: float, log: Callable[[Value], Value]) -> Value:
-    """x log y, but 0 where x is 0 and the logarithm endless or none at all, which sends no gradient back."""
-    refuse_complex(x, y)
-    dtype, zero = b.dtype_of(x), b.constant(0, x.dtype)
-    endless = b.op("Or", b.op("LessOrEqual", y, b.constant(pole, dtype)), b.op("Equal", y, b.constant(math.inf, dtype)))
-    nothing = b.op("And", b.op("Equal", x, zero), endless)
-    product = b.op("Mul", x, log(b.op("Where", nothing, b.constant(pole + 1, dtype), y, dtype=dtype)))
-    return b.op("Where", nothing, zero, product, dtype=dtype)
+    dtype = meta(node).dtype
+    x = b.cast(x, dtype)
+    zero = b.constant(0.0, dtype)
+    made = b.op("Where", b.op("Less", x, zero), b.constant(torch.pi, dtype), zero)
+    return b.op("Where", b.op("IsNaN", x), x, made, dtype=dtype)

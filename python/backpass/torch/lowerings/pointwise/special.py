@@ -11,7 +11,9 @@ import torch
 from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
-from backpass.torch.lowerings.common import refuse_complex, result_type
+from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings.common import Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.pointwise.unary import log1p
 
 aten = torch.ops.aten
 
@@ -204,3 +206,36 @@ def polygamma(b: GraphBuilder, node: fx.Node, n: int, x: Value) -> Value:
     if n > 1:
         raise NoLoweringError(f"derivative {n} of digamma")
     return single(_trigamma if n else _digamma)(b, node, x)
+
+
+@lowers(aten.sinc.default)
+def sinc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+    """sin(pi x) / (pi x); 1 at 0, where it is flat."""
+    refuse_complex(x)
+    dtype = result_type(node)
+    x, one = b.cast(x, dtype), b.constant(1.0, dtype)
+    middle = b.op("Equal", x, b.constant(0.0, dtype))
+    angle = b.op("Where", middle, one, b.op("Mul", x, b.constant(math.pi, dtype)))
+    return b.op("Where", middle, one, b.op("Div", b.op("Sin", angle), angle), dtype=dtype)
+
+
+@lowers(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    dtype = result_type(node)
+    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), 0.0, lambda v: b.op("Log", v))
+
+
+@lowers(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
+def xlog1py(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
+    dtype = result_type(node)
+    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), -1.0, lambda v: log1p(b, node, v))
+
+
+def _product_with_log(b: GraphBuilder, x: Value, y: Value, pole: float, log: Callable[[Value], Value]) -> Value:
+    """x log y, but 0 where x is 0 and the logarithm endless or none at all, which sends no gradient back."""
+    refuse_complex(x, y)
+    dtype, zero = b.dtype_of(x), b.constant(0, x.dtype)
+    endless = b.op("Or", b.op("LessOrEqual", y, b.constant(pole, dtype)), b.op("Equal", y, b.constant(math.inf, dtype)))
+    nothing = b.op("And", b.op("Equal", x, zero), endless)
+    product = b.op("Mul", x, log(b.op("Where", nothing, b.constant(pole + 1, dtype), y, dtype=dtype)))
+    return b.op("Where", nothing, zero, product, dtype=dtype)

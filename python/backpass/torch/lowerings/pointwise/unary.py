@@ -7,7 +7,7 @@ import math
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, Value
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings.common import FLOATS, refuse_complex, result_type
 from backpass.torch.lowerings.pointwise.arithmetic import truncated
@@ -176,3 +176,15 @@ def _float_test(b: GraphBuilder, op: str, x: Value) -> Value:
     elif x.dtype != torch.float64:
         x = b.cast(x, torch.float32)  # IsInf has no 16-bit floats before opset 20
     return b.op(op, x, dtype=torch.bool)
+
+
+@lowers(aten.round.decimals)
+def round_decimals(b: GraphBuilder, node: fx.Node, x: Value, *, decimals: int = 0) -> Value:
+    dtype = b.dtype_of(x)
+    if dtype not in FLOATS:
+        raise NoLoweringError("integers")
+    if decimals == 0:
+        return b.op("Round", x, dtype=dtype)
+    factor = b.constant(10.0 ** abs(decimals), dtype)
+    first, second = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
+    return b.op(second, b.op("Round", b.op(first, x, factor)), factor, dtype=dtype)
