@@ -10,7 +10,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import FLOATS, axis_of
+from backpass.torch.lowerings.common import FLOATS, axis_of, named_gradient
 
 aten = torch.ops.aten
 
@@ -38,9 +38,29 @@ def gelu(b: GraphBuilder, node: fx.Node, x: Value, approximate: str = "none") ->
     return b.op("Mul", b.op("Mul", x, half), b.op("Add", share, one), dtype=x.dtype)
 
 
+@lowers(aten.gelu_backward.default)
+def gelu_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, approximate: str = "none") -> Value:
+    return named_gradient(b, "FastGeluGrad" if approximate == "tanh" else "GeluGrad", dy, x)
+
+
 @lowers(aten.silu.default)
 def silu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     return b.op("Mul", x, b.op("Sigmoid", x), dtype=x.dtype)
+
+
+@lowers(aten.silu_backward.default)
+def silu_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value) -> Value:
+    return named_gradient(b, "QuickGeluGrad", dy, x, alpha=1.0)
+
+
+@lowers(aten.sigmoid_backward.default)
+def sigmoid_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value) -> Value:
+    return named_gradient(b, "SigmoidGrad", dy, y)
+
+
+@lowers(aten.tanh_backward.default)
+def tanh_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value) -> Value:
+    return named_gradient(b, "TanhGrad", dy, y)
 
 
 @lowers(aten.leaky_relu.default)
@@ -148,6 +168,13 @@ def mish(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
 def threshold(b: GraphBuilder, node: fx.Node, x: Value, limit: Scalar, value: Scalar) -> Value:
     dtype = b.dtype_of(x)
     return b.op("Where", b.op("Greater", x, b.scalar(limit, dtype)), x, b.scalar(value, dtype), dtype=dtype)
+
+
+@lowers(aten.threshold_backward.default)
+def threshold_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, limit: Scalar) -> Value:
+    if limit != 0 or not b.dtype_of(dy).is_floating_point:
+        raise NoLoweringError("another threshold than that of relu")
+    return named_gradient(b, "ReluGrad", dy, x)
 
 
 @lowers(aten.prelu.default, aten._prelu_kernel.default)

@@ -11,7 +11,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import refuse_complex
+from backpass.torch.lowerings.common import Gradients, refuse_complex
 
 aten = torch.ops.aten
 Numbers = int | Sequence[int]
@@ -23,31 +23,19 @@ def each(value: Numbers, axes: int) -> list[int]:
     return listed * axes if len(listed) == 1 else listed
 
 
-def convolved(
-    b: GraphBuilder,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
-    stride: Numbers,
-    pads: Sequence[int],
-    dilation: Numbers,
-    groups: int,
-) -> Value:
+def settings(stride: Numbers, pads: Sequence[int], dilation: Numbers, groups: int) -> dict[str, Any]:
+    """ONNX's names; there are two pads per spatial axis."""
+    axes = len(pads) // 2
+    how = {"strides": each(stride, axes), "pads": list(pads), "dilations": each(dilation, axes)}
+    return {**how, "group": groups}
+
+
+def convolved(b: GraphBuilder, op: str, x: Value, weight: Value, bias: Value | None, **how: Any) -> Value:
+    """Conv or ConvTranspose; a batch axis is put in where there is none."""
     refuse_complex(x, weight)
-    axes = weight.rank - 2
-    single = x.rank == axes + 1
-    y = b.op(
-        "Conv",
-        common.unsqueeze(b, x, 0) if single else x,
-        weight,
-        bias,
-        strides=each(stride, axes),
-        pads=list(pads),
-        dilations=each(dilation, axes),
-        group=groups,
-        kernel_shape=_kernel(b, weight),
-        dtype=x.dtype,
-    )
+    single = x.rank == weight.rank - 1
+    images = common.unsqueeze(b, x, 0) if single else x
+    y = b.op(op, images, weight, bias, kernel_shape=_kernel(b, weight), dtype=x.dtype, outputs=None, **how)
     return common.squeeze(b, y, 0) if single else y
 
 
@@ -69,7 +57,7 @@ def conv(
     groups: int = 1,
 ) -> Value:
     pads = each(padding, weight.rank - 2)
-    return convolved(b, x, weight, bias, stride, [*pads, *pads], dilation, groups)
+    return convolved(b, "Conv", x, weight, bias, **settings(stride, [*pads, *pads], dilation, groups))
 
 
 @lowers(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
@@ -92,38 +80,7 @@ def conv_named_padding(
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(each(dilation, axes), kernel, strict=True)]
     pads = [*(t // 2 for t in total), *(t - t // 2 for t in total)]
-    return convolved(b, x, weight, bias, stride, pads, dilation, groups)
-
-
-def transposed(
-    b: GraphBuilder,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
-    stride: Numbers,
-    padding: Numbers,
-    output_padding: Numbers,
-    groups: int,
-    dilation: Numbers,
-) -> Value:
-    refuse_complex(x, weight)
-    axes = weight.rank - 2
-    single = x.rank == axes + 1
-    pads = each(padding, axes)
-    y = b.op(
-        "ConvTranspose",
-        common.unsqueeze(b, x, 0) if single else x,
-        weight,
-        bias,
-        strides=each(stride, axes),
-        pads=[*pads, *pads],
-        dilations=each(dilation, axes),
-        output_padding=each(output_padding, axes),
-        group=groups,
-        kernel_shape=_kernel(b, weight),
-        dtype=x.dtype,
-    )
-    return common.squeeze(b, y, 0) if single else y
+    return convolved(b, "Conv", x, weight, bias, **settings(stride, pads, dilation, groups))
 
 
 @lowers(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
@@ -139,7 +96,9 @@ def conv_transpose(
     groups: int = 1,
     dilation: Numbers = 1,
 ) -> Value:
-    return transposed(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    pads = each(padding, weight.rank - 2)
+    how = {**settings(stride, [*pads, *pads], dilation, groups), "output_padding": each(output_padding, len(pads))}
+    return convolved(b, "ConvTranspose", x, weight, bias, **how)
 
 
 @lowers(aten.convolution.default)
@@ -158,5 +117,24 @@ def convolution(
     *_: Any,
 ) -> Value:
     if is_transposed:
-        return transposed(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
+        return conv_transpose(b, node, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(b, node, x, weight, bias, stride, padding, dilation, groups)
+
+
+@lowers(aten.convolution_backward.default)
+def convolution_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, weight: Value, bias_sizes: Any, stride: Numbers,
+    padding: Numbers, dilation: Numbers, is_transposed: bool, output_padding: Numbers, groups: int,
+    output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    refuse_complex(dy, x, weight)
+    pads = each(padding, weight.rank - 2)
+    if any(p < 0 for p in pads):
+        raise NoLoweringError("negative padding")
+    how = settings(stride, [*pads, *pads], dilation, groups)
+    if is_transposed:
+        how["output_padding"] = each(output_padding, len(pads))
+    op = "ConvTransposeGrad" if is_transposed else "ConvGrad"
+    outputs = [b.fresh() if want else None for want in output_mask]
+    results = b.op(op, dy, x, weight, outputs=outputs, domain="com.microsoft", **how)
+    return tuple(r if want else None for r, want in zip(results, output_mask, strict=True))

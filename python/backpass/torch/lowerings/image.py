@@ -12,7 +12,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import meta
+from backpass.torch.lowerings.common import Gradients, gradients, meta
 from backpass.torch.symbols import dims
 
 aten = torch.ops.aten
@@ -113,3 +113,12 @@ def grid_sampler(b: GraphBuilder, node: fx.Node, x: Value, grid: Value, mode: in
         "align_corners": int(align),
     }
     return b.op("GridSample", x, grid, dtype=x.dtype, outputs=None, **settings)
+
+
+@lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
+def grid_sampler_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, grid: Value, mode: int, padding: int, align: bool,
+    output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    how = (mode, padding, align)
+    return gradients(b, dy, [x, grid], lambda image, at: grid_sampler(b, node, image, at, *how), output_mask)

@@ -11,7 +11,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.common import Operand, gradients, operand, refuse_complex, result_type
 from backpass.torch.lowerings.reductions import reduced
 
 aten = torch.ops.aten
@@ -255,3 +255,12 @@ def nll_loss_forward(
         return loss, common.filled(b, (), 0.0, dtype)
     ignored = b.op("Equal", target, b.constant(ignore_index, target.dtype))
     return loss, mass(b, target, weight, ignored, dtype)
+
+
+@lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, target: Value, weight: Value | None, reduction: int,
+    ignore_index: int, total_weight: Value,
+) -> Value | None:  # fmt: skip
+    how = (target, weight, reduction, ignore_index)
+    return gradients(b, dy, [x], lambda scores: nll_loss(b, node, scores, *how))[0]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import axis_of, meta
+from backpass.torch.lowerings.common import axis_of, gradients, meta
 
 aten = torch.ops.aten
 
@@ -29,12 +29,26 @@ def embedding(
     """Rows read at padding_idx send no gradient back."""
     if scale_grad_by_freq:
         raise NoLoweringError("gradients scaled by frequency")
-    rows = b.op("Gather", weight, index, axis=0, dtype=weight.dtype, shape=meta(node).shape)
-    if not isinstance(padding_idx, int) or padding_idx < 0:
+    return rows_of(b, weight, index, padding_idx)
+
+
+def rows_of(b: GraphBuilder, weight: Value, index: Value, padding_idx: Dim) -> Value:
+    rows = b.op("Gather", weight, index, axis=0, dtype=weight.dtype)
+    if isinstance(padding_idx, int) and padding_idx < 0:
         return rows
-    padded = b.op("Equal", index, b.constant(padding_idx, index.dtype), dtype=torch.bool, shape=index.shape)
+    padded = b.op("Equal", index, b.scalar(padding_idx, b.dtype_of(index)), dtype=torch.bool, shape=index.shape)
     padded = common.unsqueeze(b, padded, index.rank)
     return b.op("Where", padded, b.stop_gradient(rows), rows, dtype=weight.dtype)
+
+
+@lowers(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, index: Value, count: Dim, padding_idx: Dim, scale_grad_by_freq: bool
+) -> Value | None:
+    if scale_grad_by_freq:
+        raise NoLoweringError("gradients scaled by frequency")
+    weight = common.filled(b, meta(node).shape, 0, b.dtype_of(dy))
+    return gradients(b, dy, [weight], lambda w: rows_of(b, w, index, padding_idx))[0]
 
 
 @lowers(aten.gather.default)

@@ -10,6 +10,7 @@ from torch import fx
 
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings.common import gradients
 
 aten = torch.ops.aten
 
@@ -34,22 +35,19 @@ def constant_pad_nd(b: GraphBuilder, node: fx.Node, x: Value, pads: Sequence[Dim
     return pad(b, node, x, pads, "constant", value)
 
 
-@lowers(aten.replication_pad1d_backward.default)
-@lowers(aten.replication_pad2d_backward.default)
+@lowers(aten.replication_pad1d_backward.default, aten.replication_pad2d_backward.default)
 @lowers(aten.replication_pad3d_backward.default)
-def replication_pad_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, padding: Sequence[int]) -> Value:
-    """Axis by axis: what was copied from an element is added to it."""
-    shape, dtype = b.shape_of(x), b.dtype_of(dy)
-    current = list(b.shape_of(dy))
-    for i in range(len(padding) // 2):
-        axis, before = len(shape) - 1 - i, padding[2 * i]
-        extent, padded = shape[axis], current[axis]
-        if not isinstance(extent, int) or not isinstance(padded, int):
+def replication_pad_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, pads: Sequence[int]) -> Value | None:
+    return gradients(b, dy, [x], lambda v: with_edges(b, v, pads))[0]
+
+
+def with_edges(b: GraphBuilder, x: Value, pads: Sequence[int]) -> Value:
+    """Unlike Pad's, edges may be repeated of which nothing is left."""
+    shape = b.shape_of(x)
+    for axis, before, after in zip(range(x.rank - 1, -1, -1), pads[0::2], pads[1::2], strict=False):
+        extent = shape[axis]
+        if not isinstance(extent, int):
             raise NoLoweringError("an extent that is not a constant")
-        source = np.clip(np.arange(padded) - before, 0, extent - 1)
-        current[axis] = extent
-        dy = b.op(
-            "GatherGrad", b.sizes(current), b.constant(source), dy, axis=axis, domain="com.microsoft", dtype=dtype,
-            shape=current,
-        )  # fmt: skip
-    return dy
+        places = np.clip(np.arange(-before, extent + after), 0, extent - 1)
+        x = b.op("Gather", x, b.constant(places), axis=axis)
+    return x

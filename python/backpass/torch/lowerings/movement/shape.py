@@ -247,3 +247,25 @@ def pixel_shuffle(b: GraphBuilder, node: fx.Node, x: Value, factor: int) -> Valu
     if x.rank != 4:
         raise NoLoweringError("not a batch of images")
     return b.op("DepthToSpace", x, blocksize=factor, mode="CRD", dtype=x.dtype)
+
+
+def put_back(b: GraphBuilder, dy: Value, sizes: Sequence[Dim], axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
+    """Zeros with dY where a slice was taken."""
+    common.refuse_complex(dy)
+    bounds = [b.sizes([start]), b.sizes([end]), b.constant([axis], torch.int64), b.constant([step], torch.int64)]
+    return b.op("SliceGrad", dy, b.sizes(sizes), *bounds, domain="com.microsoft", dtype=dy.dtype)
+
+
+@lowers(aten.select_backward.default)
+def select_backward(b: GraphBuilder, node: fx.Node, dy: Value, sizes: Sequence[Dim], dim: int, index: Dim) -> Value:
+    axis = axis_of(dim, len(sizes))
+    if isinstance(index, int) and index < 0:
+        index = index + sizes[axis]
+    return put_back(b, common.unsqueeze(b, dy, axis), sizes, axis, index, index + 1)
+
+
+@lowers(aten.slice_backward.default)
+def slice_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, sizes: Sequence[Dim], dim: int, start: Dim, end: Dim, step: int
+) -> Value:
+    return put_back(b, dy, sizes, axis_of(dim, len(sizes)), start, end, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import refuse_complex
+from backpass.torch.lowerings.common import Gradients, gradients, refuse_complex
 from backpass.torch.lowerings.normalization.layer import given, used
 
 aten = torch.ops.aten
@@ -152,3 +153,20 @@ def instance_norm(
     dtype, shape = b.dtype_of(x), b.shape_of(x)
     scale, shift = given(b, weight, shape[1:2], 1.0, dtype), given(b, bias, shape[1:2], 0.0, dtype)
     return b.op("InstanceNormalization", x, scale, shift, epsilon=eps, dtype=dtype)
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, weight: Any, running_mean: Any, running_var: Any,
+    mean: Any, rstd: Any, train: bool, eps: float, output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    scale, shift = affine(b, x, weight, None)
+    if not train:
+
+        def fixed(images: Value, factor: Value, offset: Value) -> Value:
+            return batch_norm_inference(b, images, factor, offset, running_mean, running_var, eps)
+
+        return gradients(b, dy, (x, scale, shift), fixed, output_mask)
+    given_to = (dy, x, scale, mean, rstd)
+    found = b.op("BatchNormalizationGrad", *given_to, epsilon=float(eps), outputs=3, domain="com.microsoft")
+    return tuple(g if want else None for g, want in zip(found, output_mask, strict=True))

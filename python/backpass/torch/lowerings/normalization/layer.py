@@ -11,6 +11,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
+from backpass.torch.lowerings.common import Gradients, gradients
 
 aten = torch.ops.aten
 
@@ -100,3 +101,45 @@ def group_norm(
     scale, shift = given(b, weight, shape[1:2], 1.0, dtype), given(b, bias, shape[1:2], 0.0, dtype)
     y = b.op("GroupNormalization", flat, scale, shift, num_groups=groups, epsilon=eps, dtype=dtype, shape=flat.shape)
     return y if x.rank > 2 else common.squeeze(b, y, 2)
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, extents: Sequence[Dim], mean: Value, rstd: Value, weight: Any,
+    bias: Any, output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    scale = given(b, weight, extents, 1.0, b.dtype_of(x))
+    found = _from_statistics(b, dy, x, scale, mean, rstd, axis=-len(extents))
+    return tuple(g if want else None for g, want in zip(found, output_mask, strict=True))
+
+
+def _from_statistics(
+    b: GraphBuilder, dy: Value, x: Value, scale: Value, mean: Value, rstd: Value, axis: int
+) -> tuple[Value, ...]:
+    given_to = (dy, x, scale, mean, rstd)
+    return b.op("LayerNormalizationGrad", *given_to, axis=axis, outputs=3, domain="com.microsoft")
+
+
+@lowers(aten.native_group_norm_backward.default)
+def native_group_norm_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, mean: Value, rstd: Value, weight: Value | None, n: Dim, c: Dim,
+    area: Dim, groups: int, output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    """A group of channels is a row of layer normalisation; scale and shift come after it."""
+    dtype, flat, rows = b.dtype_of(x), (n, c, area), (n * groups, c // groups * area)
+    mean, rstd = (common.reshape(b, v, (n * groups, 1)) for v in (mean, rstd))
+    x_rows = common.reshape(b, x, rows)
+    normal = b.op("Mul", b.op("Sub", x_rows, b.cast(mean, dtype)), b.cast(rstd, dtype), dtype=dtype, shape=rows)
+    scale, shift = (given(b, v, (c,), number, dtype) for v, number in ((weight, 1.0), (None, 0.0)))
+
+    def affine(z: Value, factor: Value, offset: Value) -> Value:
+        column = (common.reshape(b, v, (c, 1)) for v in (factor, offset))
+        return b.op("Add", b.op("Mul", z, next(column)), next(column))
+
+    parts = (common.reshape(b, normal, flat), scale, shift)
+    dz, *parameters = gradients(b, common.reshape(b, dy, flat), parts, affine, output_mask)
+    if dz is None:
+        return (None, *parameters)
+    ones = common.filled(b, rows[1:], 1, dtype)
+    dx, *_ = _from_statistics(b, common.reshape(b, dz, rows), x_rows, ones, mean, rstd, axis=-1)
+    return (common.reshape(b, Value(dx, dtype, rows), b.shape_of(x)), *parameters)

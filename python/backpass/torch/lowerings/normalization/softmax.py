@@ -11,7 +11,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import axis_of, refuse_complex, result_type
+from backpass.torch.lowerings.common import axis_of, named_gradient, refuse_complex, result_type
 
 aten = torch.ops.aten
 
@@ -48,3 +48,21 @@ def safe(b: GraphBuilder, x: Value, axis: int) -> Value:
     dead = b.op("Equal", largest, b.constant(-math.inf, dtype))
     shares = b.op("Softmax", b.op("Where", dead, zero, x), axis=axis, dtype=dtype, shape=x.shape)
     return b.op("Where", dead, zero, shares, dtype=dtype, shape=x.shape)
+
+
+@lowers(aten._softmax_backward_data.default)
+def softmax_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value, dim: int, *_: Any) -> Value:
+    return gradient_along(b, node, "SoftmaxGrad_13", dy, y, dim)
+
+
+@lowers(aten._log_softmax_backward_data.default)
+def log_softmax_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value, dim: int, *_: Any) -> Value:
+    return gradient_along(b, node, "LogSoftmaxGrad_13", dy, y, dim)
+
+
+def gradient_along(b: GraphBuilder, node: fx.Node, op: str, dy: Value, y: Value, dim: int) -> Value:
+    """A 0-D tensor counts as a row of one."""
+    shape = b.shape_of(dy) or (1,)
+    dy, y = common.reshape(b, dy, shape), common.reshape(b, y, shape)
+    dx = b.like(named_gradient(b, op, dy, y, axis=axis_of(dim, len(shape))), dy)
+    return b.cast(common.reshape(b, dx, common.meta(node).shape), result_type(node))

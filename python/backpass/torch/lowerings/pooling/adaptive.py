@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.backward_pool import adaptive_average
-from backpass.torch.lowerings.common import meta, reshape
+from backpass.torch.lowerings.common import gradients, is_one, meta, reshape, transpose
+from backpass.torch.lowerings.reductions import reduced
+from backpass.torch.symbols import dims
 
 aten = torch.ops.aten
 
@@ -63,20 +64,53 @@ def adaptive_max_pool3d(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence
     return _adaptive_max(b, node, x, 3)
 
 
-def _adaptive(b: GraphBuilder, node: fx.Node, x: Value, spatial: int) -> Value:
-    wanted = meta(node).shape[-spatial:]
-    if all(isinstance(d, int) and d == 1 for d in wanted):
-        axes = b.constant(list(range(-spatial, 0)), torch.int64)
-        result: Value = b.op("ReduceMean", x, axes, keepdims=1, dtype=x.dtype)
-        return result
-    return adaptive_average(b, x, list(zip(b.shape_of(x)[-spatial:], wanted, strict=True)), transposed=False)
+def shares(into: int, outof: int) -> torch.Tensor:
+    """[out, in]: what each input is worth in each window of adaptive averaging."""
+    matrix = torch.zeros(outof, into, dtype=torch.float64)
+    for i in range(outof):
+        begin, end = i * into // outof, -(-(i + 1) * into // outof)
+        matrix[i, begin:end] = 1 / (end - begin)
+    return matrix
 
 
-@lowers(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool2d(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence[int]) -> Value:
-    return _adaptive(b, node, x, 2)
+def _averaged(b: GraphBuilder, x: Value, wanted: Sequence[Dim]) -> Value:
+    """Averaging is linear along each axis: a product with a matrix of shares."""
+    spatial = len(wanted)
+    if all(is_one(d) for d in wanted):
+        return reduced(b, "ReduceMean", x, list(range(x.rank - spatial, x.rank)), True)
+    for axis, outof in enumerate(wanted, x.rank - spatial):
+        into = b.shape_of(x)[axis]
+        if not isinstance(into, int) or not isinstance(outof, int):
+            raise NoLoweringError("extents that are not constants")
+        if into != outof:
+            x = _averaged_along(b, x, axis, into, outof)
+    return x
 
 
-@lowers(aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool3d(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence[int]) -> Value:
-    return _adaptive(b, node, x, 3)
+def _averaged_along(b: GraphBuilder, x: Value, axis: int, into: int, outof: int) -> Value:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        matrix = shares(into, outof).T
+    order = [i for i in range(x.rank) if i != axis] + [axis]
+    made = b.op("MatMul", transpose(b, x, order), b.constant(matrix, x.dtype))
+    back = transpose(b, made, [order.index(i) for i in range(x.rank)])
+    return Value(back, x.dtype, [outof if i == axis else d for i, d in enumerate(b.shape_of(x))])
+
+
+def _adaptive_avg(spatial: int) -> Any:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence[Dim]) -> Value:
+        return _averaged(b, x, dims(meta(node).shape)[-spatial:])
+
+    def lower_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value) -> Value | None:
+        return gradients(b, dy, [x], lambda v: _averaged(b, v, b.shape_of(dy)[-spatial:]))[0]
+
+    return lower, lower_backward
+
+
+for _spatial, _forward, _backward in (
+    (2, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool2d_backward),
+    (3, aten._adaptive_avg_pool3d, aten._adaptive_avg_pool3d_backward),
+):
+    for _target, _lowering in zip((_forward, _backward), _adaptive_avg(_spatial), strict=True):
+        lowers(_target.default)(_lowering)

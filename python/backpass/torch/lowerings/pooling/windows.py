@@ -12,7 +12,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import meta
+from backpass.torch.lowerings.common import gradient_of, meta
 from backpass.torch.lowerings.convolution import Numbers, each
 from backpass.torch.lowerings.reductions import reduced
 
@@ -61,6 +61,23 @@ lowers(aten.max_pool2d_with_indices.default)(_max_pool(2, with_places=True))
 lowers(aten.max_pool3d_with_indices.default)(_max_pool(3, with_places=True))
 
 
+def _to_places(axes: int) -> Any:
+    def lower(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, *settings: Any) -> Value:
+        """The last argument counts within a plane; planes are rows here."""
+        planes = math.prod(b.shape_of(x)[:-axes])
+        rows, pooled = ((planes, math.prod(b.shape_of(v)[-axes:])) for v in (x, dy))
+        flat, places = common.reshape(b, dy, pooled), common.reshape(b, settings[-1], pooled)
+        how: dict[str, Any] = {"axis": 1, "domain": "com.microsoft", "dtype": dy.dtype, "shape": rows}
+        dx = b.op("GatherElementsGrad", flat, b.sizes(rows), places, outputs=None, **how)
+        return common.reshape(b, dx, meta(node).shape)
+
+    return lower
+
+
+lowers(aten.max_pool2d_with_indices_backward.default, aten.adaptive_max_pool2d_backward.default)(_to_places(2))
+lowers(aten.max_pool3d_with_indices_backward.default, aten.adaptive_max_pool3d_backward.default)(_to_places(3))
+
+
 def _avg_pool(axes: int) -> Any:
     def lower(
         b: GraphBuilder,
@@ -93,6 +110,8 @@ def _avg_pool(axes: int) -> Any:
 lowers(aten.avg_pool1d.default)(_avg_pool(1))
 lowers(aten.avg_pool2d.default)(_avg_pool(2))
 lowers(aten.avg_pool3d.default)(_avg_pool(3))
+lowers(aten.avg_pool2d_backward.default)(gradient_of(_avg_pool(2)))
+lowers(aten.avg_pool3d_backward.default)(gradient_of(_avg_pool(3)))
 
 
 @lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
