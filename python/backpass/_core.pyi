@@ -360,9 +360,9 @@ class ModuleSession:
     """
 
     @staticmethod
-    def from_bytes(model: bytes, requires_grad: Sequence[str], options: SessionOptions) -> ModuleSession:
+    def from_bytes(model: bytes, requires_grad: Sequence[str], options: SessionOptions, constant_outputs: Sequence[str] = []) -> ModuleSession:
         """
-        `requires_grad`: names of graph inputs whose gradients backward() gives.
+        `requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names of outputs that are not to be differentiated, such as new values of buffers.
         """
 
     def is_random(self) -> bool:
@@ -395,6 +395,11 @@ class ModuleSession:
     def requires_grad(self) -> list[str]: ...
 
     def differentiable_outputs(self) -> list[bool]: ...
+
+    def depends_on(self, output: str) -> list[str]:
+        """
+        Names among requires_grad that an output depends on differentiably, be it constant or not.
+        """
 
     def plan(self, inputs: list) -> PlanReport: ...
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -33,10 +34,11 @@ nb::list to_torch(std::vector<RuntimeValue> values) {
 }
 
 std::unique_ptr<ModuleSession> from_bytes(const nb::bytes& model, std::vector<std::string> requires_grad,
-                                          const SessionOptions& options) {
+                                          const SessionOptions& options,
+                                          const std::vector<std::string>& constant_outputs) {
   auto copy = std::make_shared<const std::string>(view_of(model));
   const Unlocked unlocked;
-  return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options);
+  return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options, constant_outputs);
 }
 
 nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep, std::optional<std::uint64_t> seed) {
@@ -93,7 +95,9 @@ void bind_module(nb::module_& m) {
   nb::class_<ModuleSession>(m, "ModuleSession",
                             "Runs the graph of a torch module on torch tensors, forward now and backward later.")
       .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("requires_grad"), nb::arg("options"),
-                  "`requires_grad`: names of graph inputs whose gradients backward() gives.")
+                  nb::arg("constant_outputs") = std::vector<std::string>(),
+                  "`requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names "
+                  "of outputs that are not to be differentiated, such as new values of buffers.")
       .def("is_random", &ModuleSession::is_random, "Whether a pass draws random numbers.")
       .def("forward", &forward, nb::arg("inputs"), nb::arg("keep"), nb::arg("seed") = nb::none(),
            nb::sig(
@@ -110,6 +114,8 @@ void bind_module(nb::module_& m) {
       .def("outputs", &ModuleSession::outputs)
       .def("requires_grad", &ModuleSession::requires_grad)
       .def("differentiable_outputs", &ModuleSession::differentiable_outputs)
+      .def("depends_on", &ModuleSession::depends_on, nb::arg("output"),
+           "Names among requires_grad that an output depends on differentiably, be it constant or not.")
       .def("plan", &plan, nb::arg("inputs"))
       .def(
           "training_model", [](ModuleSession& s) { return to_bytes(unlocked<&ModuleSession::training_model>(s)); },

@@ -35,6 +35,7 @@ void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
   };
   for (const Node* node : from.nodes()) {
     Node* copy = to.add_node(node->op, all(node->inputs), all(node->outputs), node->name, node->domain);
+    copy->def = node->def;
     copy->opset = node->opset;
     copy->attributes = node->attributes;
     for (const auto& [key, body] : node->subgraphs) copy->subgraphs.emplace_back(key, clone_body(to, *body, copies));

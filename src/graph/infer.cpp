@@ -1,6 +1,7 @@
 #include "graph/infer.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "graph/blame.hpp"
 #include "graph/builder.hpp"
@@ -60,9 +61,19 @@ void bind_captures(const Node& node) {
   }
 }
 
+/// What nodes that ask for derivatives differentiate by. Were anything computed from it folded, no way would lead back.
+std::set<const Value*> differentiated_by(const Graph& graph) {
+  std::set<const Value*> found;
+  for (const Node* node : graph.nodes()) {
+    if (node->op != "Gradient" && node->op != "VectorJacobianProduct") continue;
+    found.insert(node->inputs.begin(), node->inputs.end());
+  }
+  return found;
+}
+
 class Elaboration {
  public:
-  explicit Elaboration(Graph& graph) : graph_(graph) {}
+  explicit Elaboration(Graph& graph) : graph_(graph), kept_(differentiated_by(graph)) {}
 
   std::vector<Problem> run() {
     for (std::size_t i = 0; i < graph_.nodes().size();) {
@@ -154,11 +165,11 @@ class Elaboration {
     return true;
   }
 
-  static bool can_fold(const Node& node) {
+  bool can_fold(const Node& node) const {
     const OpDef& def = *node.def;
     if (def.is_random || !node.subgraphs.empty() || (def.prepare == nullptr && def.compute == nullptr)) return false;
     for (const Value* v : node.inputs) {
-      if (v != nullptr && !v->constant) return false;
+      if (v != nullptr && (!v->constant || kept_.count(v) != 0)) return false;
     }
     for (const Value* v : node.outputs) {
       if (v == nullptr) continue;
@@ -197,6 +208,7 @@ class Elaboration {
   }
 
   Graph& graph_;
+  std::set<const Value*> kept_;
   std::vector<Problem> problems_;
 };
 

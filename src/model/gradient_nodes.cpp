@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 
+bool is_product(const Node& node) { return node.op == "VectorJacobianProduct" && node.domain == "backpass"; }
+
 const AttributeProto* attribute(const NodeProto& node, std::string_view name) {
   auto it = std::find_if(node.attribute.begin(), node.attribute.end(), [&](const auto& a) { return a.name == name; });
   return it == node.attribute.end() ? nullptr : &*it;
@@ -36,11 +38,13 @@ std::string differentiated_name(const NodeProto& node) {
 void replace_gradient_nodes(Graph& graph) {
   const std::vector<Node*> nodes = graph.nodes();
   for (Node* node : nodes) {
-    if (node->op != "Gradient" || node->domain != kDomain) continue;
-    const std::array<Value*, 1> y = {node->inputs.back()};
+    const bool seeded = is_product(*node);
+    if (!seeded && (node->op != "Gradient" || node->domain != kDomain)) continue;
+    const std::array<Value*, 1> seed = {seeded ? node->inputs.back() : nullptr};
+    const std::array<Value*, 1> y = {seeded ? node->inputs.rbegin()[1] : node->inputs.back()};
     std::vector<Value*> xs(node->inputs.begin(),
                            node->inputs.begin() + static_cast<std::ptrdiff_t>(node->outputs.size()));
-    std::vector<Value*> gradients = add_gradients(graph, y, {}, xs);
+    std::vector<Value*> gradients = add_gradients(graph, y, seed, xs);
     for (std::size_t k = 0; k < gradients.size(); ++k) {
       if (node->outputs[k] != nullptr) graph.replace_uses(node->outputs[k], gradients[k]);
     }

@@ -2,6 +2,8 @@
 //
 // They name the value to be differentiated instead of reading it. While names are resolved it becomes one more input,
 // last; once types are known the node gives way to the nodes that compute the derivatives.
+//
+// Likewise `da, db = backpass.VectorJacobianProduct(a, b, y, dy)`, which reads y and where its gradient begins.
 #pragma once
 
 #include <string>
@@ -17,7 +19,8 @@ bool is_gradient_node(const NodeProto& node);
 /// derivatives are taken where the graph itself is evaluated.
 std::string differentiated_name(const NodeProto& node);
 
-/// Replaces the Gradient nodes of the main graph, whose last input is what they differentiate.
+/// Replaces the requests in the main graph: Gradient nodes, whose last input is what they differentiate, and
+/// VectorJacobianProduct.
 void replace_gradient_nodes(Graph& graph);
 
 }  // namespace backpass::onnx_io

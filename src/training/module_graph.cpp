@@ -113,6 +113,17 @@ std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std
   return result;
 }
 
+std::vector<std::string> differentiable_inputs(const Graph& graph, const Value* output,
+                                               std::span<const std::string> inputs) {
+  std::vector<std::string> found;
+  if (!carries_gradient(output)) return found;
+  const ValueSet needed = needed_for(graph, {output});
+  for (const Value* v : inputs_named(graph, inputs)) {
+    if (needed.count(v) != 0) found.push_back(v->name);
+  }
+  return found;
+}
+
 ModuleGraph add_module_gradients(std::unique_ptr<Graph> graph, std::span<const std::string> requires_grad,
                                  const std::vector<bool>& seeded) {
   ModuleGraph module;

@@ -33,6 +33,10 @@ ReadLater find_read_later(const ModuleGraph& module);
 /// For each output: whether it depends differentiably on any of the inputs.
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs);
 
+/// Those of the inputs that the output depends on differentiably.
+std::vector<std::string> differentiable_inputs(const Graph& graph, const Value* output,
+                                               std::span<const std::string> inputs);
+
 /// `seeded` says of each output whether a gradient will be given for it; with none, the forward half alone remains.
 /// InvalidInput for an unknown input, Unsupported listing every operator without a gradient.
 ModuleGraph add_module_gradients(std::unique_ptr<Graph> graph, std::span<const std::string> requires_grad,

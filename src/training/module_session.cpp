@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/clone.hpp"
 #include "model/export.hpp"
 #include "model/import.hpp"
 #include "model/parameters.hpp"
@@ -34,8 +35,26 @@ bool draws_numbers(const Graph& graph) {
   return false;
 }
 
+std::size_t output_number(const Graph& graph, std::string_view name, std::string_view what) {
+  auto it = std::find_if(graph.outputs.begin(), graph.outputs.end(), [&](const Value* v) { return v->name == name; });
+  if (it == graph.outputs.end()) fail(what, " '", name, "': got a name that is no output of the module's graph");
+  return static_cast<std::size_t>(it - graph.outputs.begin());
+}
+
 bool is_scalar(const Value& v) {
   return v.type.shape && std::all_of(v.type.shape->begin(), v.type.shape->end(), [](const Dim& d) { return d.is(1); });
+}
+
+struct Imported {
+  std::unique_ptr<Graph> graph;
+  std::int64_t opset = 0;
+};
+
+Imported import(const onnx_io::ModelProto& model, const SessionOptions& options) {
+  CallScope call(checked(options));
+  onnx_io::Import result = onnx_io::import_model(model);
+  throw_if_any(result.problems);
+  return {std::move(result.graph), opset_of(model)};
 }
 
 /// The module's graph for one choice of outputs that gradients arrive for, ready to run.
@@ -74,10 +93,10 @@ class ModuleSession::Pending {
 };
 
 struct ModuleSession::Impl {
-  onnx_io::ModelProto model;
+  std::unique_ptr<Graph> plain;  // as imported: what the variants are copies of
+  std::int64_t opset;
   std::vector<std::string> requires_grad;
   SessionOptions options;
-  std::unique_ptr<Graph> plain;  // as imported: declared types of inputs and outputs
   std::vector<ValueInfo> inputs, outputs;
   Mask differentiable;
   bool is_random = false;
@@ -87,12 +106,12 @@ struct ModuleSession::Impl {
   Mask expected;  // outputs that gradients are expected for
   std::map<Mask, std::shared_ptr<Variant>> variants;
 
-  Impl(onnx_io::ModelProto proto, std::vector<std::string> wrt, const SessionOptions& o)
-      : model(std::move(proto)), requires_grad(std::move(wrt)), options(checked(o)) {
-    plain = import();
+  Impl(Imported imported, std::vector<std::string> wrt, const SessionOptions& o, std::span<const std::string> constant)
+      : plain(std::move(imported.graph)), opset(imported.opset), requires_grad(std::move(wrt)), options(checked(o)) {
     for (const Value* v : plain->inputs) inputs.push_back(describe(*v));
     for (const Value* v : plain->outputs) outputs.push_back(describe(*v));
     differentiable = backpass::differentiable_outputs(*plain, requires_grad);
+    for (const std::string& name : constant) differentiable[output_number(*plain, name, "constant_outputs")] = false;
     is_random = draws_numbers(*plain);
     expected = differentiable;
     bool any_scalar = false;
@@ -105,14 +124,9 @@ struct ModuleSession::Impl {
     variant_for(expected);
   }
 
-  std::unique_ptr<Graph> import() const {
-    CallScope call(options);
-    onnx_io::Import result = onnx_io::import_model(model);
-    throw_if_any(result.problems);
-    return std::move(result.graph);
+  ModuleGraph differentiated(const Mask& mask) const {
+    return add_module_gradients(clone(*plain).graph, requires_grad, mask);
   }
-
-  ModuleGraph differentiated(const Mask& mask) const { return add_module_gradients(import(), requires_grad, mask); }
 
   std::shared_ptr<Variant> variant_for(const Mask& mask) {
     std::lock_guard lock(mutex);
@@ -126,7 +140,7 @@ struct ModuleSession::Impl {
 
   std::string written(const Graph& graph, bool to_look_at) const {
     onnx_io::ExportOptions how;
-    how.opset = std::max<std::int64_t>(how.opset, opset_of(model));
+    how.opset = std::max<std::int64_t>(how.opset, opset);
     how.to_look_at = to_look_at;
     return onnx_io::write_model(onnx_io::export_graph(graph, how));
   }
@@ -180,8 +194,11 @@ struct ModuleSession::Impl {
 };
 
 ModuleSession::ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner,
-                             std::vector<std::string> requires_grad, const SessionOptions& options)
-    : impl_(std::make_unique<Impl>(onnx_io::read_model(bytes, std::move(owner)), std::move(requires_grad), options)) {}
+                             std::vector<std::string> requires_grad, const SessionOptions& options,
+                             std::span<const std::string> constant_outputs) {
+  Imported imported = import(onnx_io::read_model(bytes, std::move(owner)), options);
+  impl_ = std::make_unique<Impl>(std::move(imported), std::move(requires_grad), options, constant_outputs);
+}
 
 ModuleSession::~ModuleSession() = default;
 
@@ -189,6 +206,11 @@ const std::vector<ValueInfo>& ModuleSession::inputs() const { return impl_->inpu
 const std::vector<ValueInfo>& ModuleSession::outputs() const { return impl_->outputs; }
 const std::vector<std::string>& ModuleSession::requires_grad() const { return impl_->requires_grad; }
 const std::vector<bool>& ModuleSession::differentiable_outputs() const { return impl_->differentiable; }
+
+std::vector<std::string> ModuleSession::depends_on(std::string_view output) const {
+  const Value* v = impl_->plain->outputs[output_number(*impl_->plain, output, "depends_on")];
+  return differentiable_inputs(*impl_->plain, v, impl_->requires_grad);
+}
 
 bool ModuleSession::is_random() const { return impl_->is_random; }
 

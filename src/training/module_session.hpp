@@ -22,16 +22,19 @@ namespace backpass {
 
 class ModuleSession {
  public:
-  /// `requires_grad`: inputs of the model whose gradients backward() gives. Throws listing every problem.
+  /// `requires_grad`: inputs of the model whose gradients backward() gives. `constant_outputs`: outputs that are not to
+  /// be differentiated, such as new values of buffers. Throws listing every problem.
   ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner, std::vector<std::string> requires_grad,
-                const SessionOptions& options);
+                const SessionOptions& options, std::span<const std::string> constant_outputs = {});
   ~ModuleSession();
 
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
   const std::vector<std::string>& requires_grad() const;
-  /// Whether an output depends differentiably on an input that requires a gradient.
+  /// Whether an output depends differentiably on an input that requires a gradient, and is not constant.
   const std::vector<bool>& differentiable_outputs() const;
+  /// The inputs among requires_grad() that an output depends on differentiably, be it constant or not.
+  std::vector<std::string> depends_on(std::string_view output) const;
 
   /// A forward pass whose backward pass is still to come. Keeps what that will need; dropping it lets go.
   class Pending;

@@ -1,4 +1,4 @@
-#include "gradient/clone.hpp"
+#include "graph/clone.hpp"
 
 #include "gradient_testing.hpp"
 

@@ -1,8 +1,8 @@
-#include "gradient/module_graph.hpp"
+#include "training/module_graph.hpp"
 
 #include "expect_error.hpp"
 #include "gradient_testing.hpp"
-#include "ops/yield.hpp"
+#include "ops/custom/yield.hpp"
 
 namespace backpass {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "expect_error.hpp"
 #include "gradient_testing.hpp"
-#include "ops/op.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "expect_error.hpp"
-#include "gradient/training_graph.hpp"
+#include "model/training_graph.hpp"
 #include "training_testing.hpp"
 
 namespace backpass {

@@ -44,6 +44,17 @@ def test_derivatives_of_derivatives(reference: bool) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+def test_constants_are_differentiated_by() -> None:
+    m = model("""(float[N] x) => (float[2] dw) <float[2] w = {3, 5}> {
+        copy = Identity(w)
+        square = Mul(copy, copy)
+        y = Mul(x, square)
+        dw = ai.onnx.preview.training.Gradient<xs = ["copy"], y = "y">(copy)
+    }""")
+    (dw,) = backpass.InferenceSession(m).run(None, {"x": np.array([1.0, 2.0], np.float32)})
+    np.testing.assert_allclose(dw, [6.0, 20.0])
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [
@@ -62,3 +73,28 @@ def test_bad_requests_are_refused(node: str, message: str) -> None:
     report = backpass.check(m)
     assert len(report) == 1
     assert message in str(report)
+
+
+def product(text: str) -> onnx.ModelProto:
+    return parser.parse_model('<ir_version: 8, opset_import: ["": 17, "backpass": 1]> g ' + text)
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_gradient_that_begins_with_a_value(reference: bool) -> None:
+    m = product("""(float[N] x, float[N] dy) => (float[N] dx, float[N] dw) {
+        w = Mul(x, x)
+        y = Mul(x, w)
+        copy = Identity(x)
+        again = Mul(copy, w)
+        all, dw = backpass.VectorJacobianProduct(x, w, y, dy)
+        dx = backpass.VectorJacobianProduct(copy, again, dy)
+    }""")
+    x, dy = np.array([1.0, 2.0, -3.0], np.float32), np.array([0.5, 1.0, 2.0], np.float32)
+    dx, dw = backpass.InferenceSession(m, reference=reference).run(None, {"x": x, "dy": dy})
+    np.testing.assert_allclose(dx, dy * x * x)
+    np.testing.assert_allclose(dw, dy * x)
+
+
+def test_a_gradient_begins_with_the_type_of_its_value() -> None:
+    m = product("(float[2] x, double[2] dy) => (dx) { y = Mul(x, x) dx = backpass.VectorJacobianProduct(x, y, dy) }")
+    assert "dY: got float64, expected float32" in str(backpass.check(m))

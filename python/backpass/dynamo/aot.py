@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from backpass.dynamo.graph import compile_graph
 from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord
-from backpass.dynamo.table import core_decompositions, decompositions
 from backpass.torch.surroundings import replaced
+from backpass.torch.table import aot_decompositions, core_decompositions
 
 
 def compile_aot(
@@ -35,7 +35,7 @@ def compile_aot(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=core_decompositions() if options.exporter == "torch" else decompositions(),
+        decompositions=core_decompositions() if options.exporter == "torch" else aot_decompositions(),
     )
     with (
         sdpa_kernel([SDPBackend.MATH]),  # attention as matrix products and softmax, which are differentiated exactly

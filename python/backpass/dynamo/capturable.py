@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -108,25 +108,18 @@ def size_sources(placeholders: Sequence[torch.fx.Node]) -> dict[int, Source | in
     return found
 
 
-class Tensors(torch.nn.Module):
-    """The graph as a function of its tensors alone."""
+def of_tensors(
+    module: torch.fx.GraphModule, places: Sequence[int], sizes: dict[int, Source | int]
+) -> Callable[..., Any]:
+    """The graph as a function of its tensors alone, which are at these places among the arguments."""
 
-    def __init__(
-        self, module: torch.fx.GraphModule, count: int, tensors: Sequence[int], sizes: dict[int, Source | int]
-    ) -> None:
-        super().__init__()
-        self.graph_module = module
-        self._count = count
-        self._places = list(tensors)
-        self._sizes = sizes
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        arguments: list[Any] = [None] * self._count
-        for place, tensor in zip(self._places, tensors, strict=True):
-            arguments[place] = tensor
-        for place, source in self._sizes.items():
+    def call(*tensors: torch.Tensor) -> Any:
+        arguments: dict[int, Any] = dict(zip(places, tensors, strict=True))
+        for place, source in sizes.items():
             arguments[place] = source if isinstance(source, int) else tensors[source[0]].shape[source[1]]
-        return self.graph_module(*arguments)
+        return module(*(arguments[i] for i in range(len(arguments))))
+
+    return call
 
 
 def number_places(placeholders: Sequence[torch.fx.Node]) -> list[int]:

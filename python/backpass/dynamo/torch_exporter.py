@@ -11,16 +11,15 @@ import onnx
 import torch
 
 from backpass._core import Unsupported
-from backpass.dynamo.exported import Exported
 from backpass.dynamo.options import CompileOptions
-from backpass.torch import Slot
+from backpass.torch import ExportedModel, InputSpec, OutputSpec, Slot
 
 # torch.onnx writes these down in their inference form, which gives other results without a word.
 _WRONG_IN_TRAINING = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "rrelu_with_noise")
 OPSET = 20
 
 
-def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Exported:
+def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> ExportedModel:
     """Raises Unsupported for graphs that torch.onnx exports wrongly, and whatever torch.onnx raises."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     for node in module.graph.nodes:
@@ -29,17 +28,50 @@ def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Ex
                 f"[{node.target} '{node.name}'] exporter='torch': torch.onnx exports it as in inference; "
                 "use Backpass's exporter"
             )
+    template, computed = _template(module.graph, placeholders)
+    positional = _Positional(_only(module, computed))
     examples, shapes = _examples(placeholders)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        program = torch.export.export(_Positional(module), examples, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(positional, examples, dynamic_shapes=shapes, strict=False)
         made = torch.onnx.export(program, opset_version=OPSET, optimize=options.optimize, verbose=False)
     assert made is not None
     proto = made.model_proto
     names = list(program.graph_signature.user_inputs)
-    feeds = [names.index(value.name) for value in proto.graph.input]
-    results = [Slot("output", i) for i in range(len(proto.graph.output))]
-    return Exported(_without_metadata(proto), feeds, results, [])
+    inputs = [InputSpec(value.name, "user", names.index(value.name)) for value in proto.graph.input]
+    order = [spec.target for spec in inputs]
+    for slot in template:
+        slot.index = order.index(slot.index) if slot.source == "input" else slot.index
+    outputs = [OutputSpec(value.name, "user", i) for i, value in enumerate(proto.graph.output)]
+    return ExportedModel(_without_metadata(proto), inputs, outputs, template)
+
+
+def _template(graph: torch.fx.Graph, placeholders: list[torch.fx.Node]) -> tuple[list[Slot], list[torch.fx.Node]]:
+    """Where the results come from (of inputs, the position among all), and the nodes that are computed, each once."""
+    results: Any = graph.output_node().args[0]
+    template: list[Slot] = []
+    computed: list[torch.fx.Node] = []
+    for result in results if isinstance(results, tuple | list) else [results]:
+        value = result.meta["val"] if isinstance(result, torch.fx.Node) else result
+        if not isinstance(value, torch.Tensor):
+            template.append(Slot("constant", value=value))
+        elif result in placeholders:
+            template.append(Slot("input", placeholders.index(result)))
+        else:
+            if result not in computed:
+                computed.append(result)
+            template.append(Slot("output", computed.index(result)))
+    return template, computed
+
+
+def _only(module: torch.fx.GraphModule, results: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """The same graph with these outputs and nothing that only others need."""
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.graph_copy(module.graph, nodes)
+    graph.output(tuple(nodes[r] for r in results))
+    graph.eliminate_dead_code()
+    return torch.fx.GraphModule(module, graph)
 
 
 class _Positional(torch.nn.Module):

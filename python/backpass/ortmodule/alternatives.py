@@ -13,7 +13,8 @@ import torch
 
 from backpass.ortmodule.fallback import ORTModuleTorchModelException, wrap_exception
 from backpass.ortmodule.tree import ModuleTree
-from backpass.ortmodule.variant import OtherDecisionError, Variant
+from backpass.ortmodule.variant import Variant
+from backpass.torch.compiled import OtherDecisionError
 
 WAYS = 8  # graphs, of which all may have to run before one answers
 _TRIES = 2  # captures for one call: numbers drawn at random, or rounded otherwise, may decide otherwise once more
@@ -40,7 +41,7 @@ class Alternatives:
             variant = untried.pop(0)
             torch.set_rng_state(numbers)
             try:
-                result = variant.run(variant.feeds(tree, tensors), tensors)
+                result = variant.answer(variant.feeds_from(tree, tensors), tensors)
             except OtherDecisionError:
                 continue
             except RuntimeError:  # it went a way that was not meant for these contents; who asks anew gets the reason

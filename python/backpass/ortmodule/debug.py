@@ -53,7 +53,7 @@ class DebugOptions:
     """Says how much ORTModule logs and whether it saves the models on its way.
 
     With ``save_onnx`` these appear in ``save_path`` (the current folder by default): ``<onnx_prefix>_<stage>_<mode>``
-    with the stages ``torch_exported`` (as captured), ``post_processed`` (buffers marked as constant),
+    with the stages ``torch_exported`` (as captured), ``post_processed`` (the same: nothing is left to do),
     ``optimized_pre_grad`` (what register_graph_optimizer's functions made of it), when training ``optimized`` (with
     gradients), and ``execution_model`` (what runs: fused operators in it can be looked at, not run elsewhere), and the
     modes ``training`` and ``inference``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Iterator
@@ -21,17 +22,18 @@ from backpass.ortmodule.debug import DebugOptions, make_logger
 from backpass.ortmodule.fallback import (
     FallbackManager,
     ORTModuleFallbackException,
+    ORTModuleIOError,
     ORTModuleONNXModelException,
     ORTModuleTorchModelException,
     wrap_exception,
 )
-from backpass.ortmodule.flat import FlatModule
 from backpass.ortmodule.optimizers import apply_graph_optimizers
 from backpass.ortmodule.options import RuntimeOptions, from_environment
 from backpass.ortmodule.tree import ModuleTree
-from backpass.ortmodule.variant import Shapes, Variant, without_gradients_of_buffers
+from backpass.ortmodule.variant import FlatCall, Shapes, Variant
 from backpass.torch.capture import one_at_a_time
 from backpass.torch.exporter import export_module
+from backpass.torch.flat import FlatModule, varying_axes
 from backpass.torch.model import ExportedModel
 from backpass.torch.runtime import EngineGraph
 
@@ -93,7 +95,7 @@ class Manager:
                     return self.module(*args, **kwargs)
                 with self._refusing():
                     variant = self._variant(tree, args, kwargs, tensors)
-                feeds = variant.feeds(tree, tensors)
+                feeds = variant.feeds_from(tree, tensors)
             try:
                 return self._answer(variant, tree, feeds, tensors)
             except RuntimeError:
@@ -126,7 +128,7 @@ class Manager:
         try:
             if variant.alternatives is not None:
                 return variant.alternatives.run(tree, tensors)
-            return variant.run(feeds, tensors)
+            return variant.answer(feeds, tensors)
         except ORTModuleFallbackException:
             raise
         except Exception as error:
@@ -275,14 +277,14 @@ class Manager:
         varying: list[list[int]] | None,
     ) -> Variant:
         names = self.input_names(arguments)
-        flat = FlatModule(self.module, arguments, names)
+        call = FlatCall(self.module, arguments)
         examples = tuple(t.detach() for t in tensors)
         with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
             try:
                 exported = export_module(
-                    flat,
+                    FlatModule(self.module, call, names),
                     examples,
-                    dynamic_shapes=None if varying is None else _automatic(names, varying),
+                    dynamic_shapes=None if varying is None else varying_axes(names, varying),
                     target_opset=self.options.onnx_opset_version,
                     draft=self._decides,
                 )
@@ -314,11 +316,12 @@ class Manager:
                 f"{type(self.module).__name__} draws random numbers from Python or numpy; the graph holds what it drew "
                 "when it was captured. Draw them with torch, and compute with the tensors"
             )
-        return self.variant(exported, arguments, flat.result, varying is not None)
+        return self.variant(exported, arguments, call.result, varying is not None)
 
     def variant(self, exported: ExportedModel, arguments: io.Structure, result: io.Structure, dynamic: bool) -> Variant:
         names = self.input_names(arguments)
-        return Variant(exported, result, self.module.training, dynamic, names, self._build)
+        training = self.module.training
+        return Variant(exported, self._build, result=result, training=training, dynamic=dynamic, names=names)
 
     def input_names(self, arguments: io.Structure) -> list[str]:
         """Names of the tensors among the arguments: parameters of ``forward``, with positions and keys below them."""
@@ -332,31 +335,36 @@ class Manager:
         return io.unique_names(names)
 
     def _build(self, variant: Variant, requires_grad: list[str]) -> EngineGraph:
-        training = variant.training
-        save = self.debug.save_onnx_models.write
-        save(variant.exported.proto, "torch_exported", training)
-        model = without_gradients_of_buffers(variant.exported)
-        save(model, "post_processed", training)
+        begin = time.perf_counter()
+        save = functools.partial(self.debug.save_onnx_models.write, training=variant.training)
+        model = variant.exported.proto
+        save(model, "torch_exported")
+        save(model, "post_processed")
         model = apply_graph_optimizers(model, type(self.module).__name__)
-        save(model, "optimized_pre_grad", training)
+        save(model, "optimized_pre_grad")
         options = _core.SessionOptions()
         options.num_threads = self.options.num_threads or torch.get_num_threads()
         options.optimize = self.options.enable_compute_optimizer
         options.profile = self.options.profile
-        names = [spec.name for spec in variant.exported.inputs]
-        begin = time.perf_counter()
-        graph = EngineGraph(model.SerializeToString(), names, requires_grad, options)
+        try:
+            graph = variant.load(model, requires_grad, options)
+        except _core.InternalBug:
+            raise
+        except _core.Error as error:
+            raise wrap_exception(ORTModuleONNXModelException, error) from error
+        for spec in variant.lost_gradients(graph):
+            text = (
+                f"argument {spec.target}: forward changes it in place, to a value that has gradients; return the new "
+                "value instead, or detach() it"
+            )
+            raise wrap_exception(ORTModuleIOError, NotImplementedError(text))
         if requires_grad:
-            save(graph.session.training_model, "optimized", training)
-        save(graph.session.execution_model, "execution_model", training)
-        features.report(self, variant, time.perf_counter() - begin)
+            save(graph.session.training_model, "optimized")
+        save(graph.session.execution_model, "execution_model")
+        seconds = time.perf_counter() - begin
+        variant.build_seconds += seconds
+        features.report(self, variant, seconds)
         return graph
-
-
-def _automatic(names: list[str], varying: list[list[int]]) -> dict[str, dict[int, Any] | None]:
-    """Axes that may vary, in torch.export's form, which finds out whether they can."""
-    hints = (dict.fromkeys(axes, torch.export.Dim.AUTO) or None for axes in varying)
-    return dict(zip(names, hints, strict=True))
 
 
 def _parameter_names(module: nn.Module) -> tuple[list[str], str, set[str]]:

@@ -16,10 +16,10 @@ from backpass._html import Report
 from backpass.ortmodule import features
 from backpass.ortmodule.debug import DebugOptions
 from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTorchModelException, wrap_exception
-from backpass.ortmodule.flat import share_members
 from backpass.ortmodule.manager import Manager
 from backpass.ortmodule.options import RuntimeOptions
 from backpass.ortmodule.tree import is_seen
+from backpass.torch.flat import share_members
 
 # Hooks around state_dict and load_state_dict: one list for both, wherever they are registered and whoever calls them.
 _STATE_HOOKS = (

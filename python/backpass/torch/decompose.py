@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from backpass.torch.dispatch import Dispatcher
 
 # Written for values: differentiated, they forget scale_grad_by_freq, and are NaN where a point is compared with itself.
-VALUES_ONLY = frozenset({"aten::embedding", "aten::pdist", "aten::_pdist_forward"})
+NEVER_DECOMPOSED = frozenset({"aten::embedding", "aten::pdist", "aten::_pdist_forward"})
 
 
 def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tuple[fx.GraphModule, list[Any]]:
@@ -29,7 +29,7 @@ def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tupl
     function = decomposition(node.target)
     if function is None:
         raise NoLoweringError("no lowering, and torch has no decomposition")
-    fakes, spec = pytree.tree_flatten((node.args, node.kwargs))
+    fakes, spec = pytree.tree_flatten(_mutable((node.args, node.kwargs)))
     values, _ = pytree.tree_flatten((args, kwargs), is_leaf=lambda v: v is None or isinstance(v, str))
     if len(values) != len(fakes):
         raise NoLoweringError("its arguments have a form that cannot be traced")
@@ -55,6 +55,14 @@ def trace(node: fx.Node, dispatcher: Dispatcher, args: Any, kwargs: Any) -> tupl
     return module, [values[i] for i in places]
 
 
+def _mutable(arguments: Any) -> Any:
+    """The same with lists of Python's in place of fx's, which some decompositions change."""
+    if isinstance(arguments, list | tuple):
+        made = [_mutable(a) for a in arguments]
+        return made if isinstance(arguments, list) else tuple(made)
+    return {k: _mutable(a) for k, a in arguments.items()} if isinstance(arguments, dict) else arguments
+
+
 def _traced(function: Callable[..., Any], examples: list[Any], name: str) -> fx.GraphModule:
     modes = [e.fake_mode for e in examples if isinstance(e, torch._subclasses.FakeTensor)]
     mode = modes[0] if modes else FakeTensorMode()
@@ -77,7 +85,7 @@ def _conditions(mode: FakeTensorMode) -> tuple[int, int]:
 
 def decomposition(target: Any) -> Callable[..., Any] | None:
     """A function of torch's that computes this operator by others, if there is one."""
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.name in VALUES_ONLY:
+    if not isinstance(target, torch._ops.OpOverload) or target._schema.name in NEVER_DECOMPOSED:
         return None
     found = torch._decomp.decomposition_table.get(target)
     if found is not None:

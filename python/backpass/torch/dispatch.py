@@ -44,8 +44,8 @@ def load_built_in() -> dict[str, Lowering]:
     """The table of all lowerings of Backpass; imports them on first use."""
     from backpass.torch import lowerings
 
-    for module in pkgutil.iter_modules(lowerings.__path__):
-        importlib.import_module(f"{lowerings.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(lowerings.__path__, f"{lowerings.__name__}."):
+        importlib.import_module(module.name)
     return _BUILT_IN
 
 

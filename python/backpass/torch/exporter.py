@@ -183,7 +183,7 @@ def export_graph(
     results = list(results) if isinstance(results, tuple | list) else [results]
     _keep_assertions(builder, module.graph, results, lowerer.assertions)
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
-    passed = _passed_through(module.graph, [s.name for s in used], env)
+    passed = _passed_through(module.graph, dict(zip(placeholders, specs, strict=True)), used)
     output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
     if lowerer.decided is not None:
         held = builder.like(
@@ -318,13 +318,13 @@ def _declare_outputs(
     for i, (result, (kind, target), source) in enumerate(zip(results, kinds, passed, strict=True)):
         if kind != "user":
             add(result, kind, target)
+        elif source is not None:
+            template.append(Slot("input", source, symint=isinstance(result, Symbolic)))
         elif isinstance(result, Symbolic) and not _is_number(result):
             builder.scope("size")
             template.append(Slot("output", add(builder.symbols.number(result), kind, target), symint=True))
         elif not isinstance(result, Value):
             template.append(Slot("constant", value=_number(result)))
-        elif source is not None:
-            template.append(Slot("input", source))
         else:
             if same_as[i] not in slots:
                 slots[same_as[i]] = Slot("output", add(result, kind, target))
@@ -332,12 +332,14 @@ def _declare_outputs(
     return specs, template, infos
 
 
-def _passed_through(graph: fx.Graph, inputs: Sequence[str], env: Mapping[fx.Node, Any]) -> list[int | None]:
+def _passed_through(
+    graph: fx.Graph, specs: Mapping[fx.Node, InputSpec], inputs: Sequence[InputSpec]
+) -> list[int | None]:
     """For each result, which input it is. A copy of an input is not: the user may change one of the two."""
     (results,) = graph.output_node().args
-    places = {name: i for i, name in enumerate(inputs)}
+    places = {spec.name: i for i, spec in enumerate(inputs)}
     listed = results if isinstance(results, tuple | list) else [results]
-    return [places.get(str(env[r])) if isinstance(r, fx.Node) and r.op == "placeholder" else None for r in listed]
+    return [places.get(specs[r].name) if isinstance(r, fx.Node) and r in specs else None for r in listed]
 
 
 def _same_as(graph: fx.Graph) -> list[int]:

@@ -47,7 +47,7 @@ class OutputSpec:
 @dataclass
 class Slot:
     """Where one leaf of the user's result comes from: output ``index``, input ``index`` (both into the lists of
-    ExportedModel), or a ``constant`` value. With ``symint`` the output is 0-D int64 and stands for a Python int."""
+    ExportedModel), or a ``constant`` value. With ``symint`` it is 0-D and stands for a Python number."""
 
     source: Literal["output", "input", "constant"]
     index: int = -1

@@ -44,18 +44,22 @@ class EngineGraph:
         input_names: Sequence[str],
         requires_grad: Sequence[str] = (),
         options: _core.SessionOptions | None = None,
+        constant_outputs: Sequence[str] = (),
     ) -> None:
-        """`requires_grad` names the inputs whose gradients are wanted; without any, calls leave nothing to autograd."""
+        """`requires_grad` names the inputs whose gradients are wanted; without any, calls leave nothing to autograd.
+        `constant_outputs` are those that autograd is not to differentiate."""
         places = {name: i for i, name in enumerate(input_names)}
         self.input_names = list(input_names)
         self.requires_grad = list(requires_grad)
-        self.session = _core.ModuleSession.from_bytes(model, self.requires_grad, options or _core.SessionOptions())
+        self.session = _core.ModuleSession.from_bytes(
+            model, self.requires_grad, options or _core.SessionOptions(), list(constant_outputs)
+        )
         self.spent = Spent()
         self._is_random = self.session.is_random()
         self._calls_torch = b"PythonOp" in model or b"org.pytorch.aten" in model  # which may draw numbers of its own
         self._wanted = [places[name] for name in self.requires_grad]
-        self._flat = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
-        self._read_inputs, self._read_outputs = self.session.read_by_backward()
+        self.flat_outputs = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
+        self.read_inputs, self.read_outputs = self.session.read_by_backward()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
@@ -96,7 +100,7 @@ class EngineGraph:
         with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
             found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:  # from now on the session expects these gradients
-            self._read_inputs, self._read_outputs = self.session.read_by_backward()
+            self.read_inputs, self.read_outputs = self.session.read_by_backward()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
@@ -163,11 +167,11 @@ class _Run(torch.autograd.Function):
         ctx.graph = graph
         ctx.inputs = inputs
         ctx.versions = [t._version for t in inputs]
-        ctx.read = graph._read_inputs
+        ctx.read = graph.read_inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(outputs[i] for i in graph._flat))
-        if graph._read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
-            ctx.save_for_backward(*(outputs[i] for i in graph._read_outputs))
+        ctx.mark_non_differentiable(*(outputs[i] for i in graph.flat_outputs))
+        if graph.read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
+            ctx.save_for_backward(*(outputs[i] for i in graph.read_outputs))
         return tuple(outputs)
 
     @staticmethod
@@ -177,7 +181,7 @@ class _Run(torch.autograd.Function):
                 "Trying to backward through the graph a second time: what the engine kept was freed by the first "
                 "backward pass. Give that one retain_graph=True"
             )
-        if ctx.graph._read_outputs:
+        if ctx.graph.read_outputs:
             ctx.saved_tensors  # noqa: B018  # checks
         if all(seed is None for seed in seeds):
             return (None,) * (1 + len(ctx.graph.input_names))

@@ -289,3 +289,16 @@ def test_an_argument_that_is_overwritten_passes_its_gradient_on(wrapped: Any) ->
     weight = torch.ones(2, 3, requires_grad=True)
     wrapped(ClearsItsArgument())(weight * 3.0).sum().backward()
     torch.testing.assert_close(weight.grad, torch.full((2, 3), 6.0))
+
+
+def test_an_argument_that_gets_a_value_with_gradients_keeps_them() -> None:
+    def write(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.copy_(w * 2)
+        return w.sum()
+
+    backend, record = make_aot_ort(mode="auto")
+    w, x = torch.ones(3, requires_grad=True), torch.zeros(3)
+    torch.compile(write, backend=backend)(x, w)
+    x.sum().backward()
+    torch.testing.assert_close(w.grad, torch.full((3,), 2.0))
+    assert "to a value that requires a gradient" in record.graphs[0].note

@@ -1,1 +1,2 @@
-"""Lowerings of aten operators, one file per family. Every module in this folder is loaded by the dispatcher."""
+"""Lowerings of aten operators: a file or folder for each family, each operator beside its gradient. The dispatcher
+loads all of them."""

@@ -11,7 +11,7 @@ from torch import fx
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.activation import safe
+from backpass.torch.lowerings.normalization.softmax import safe
 from backpass.torch.lowerings.random import dropped
 
 aten = torch.ops.aten

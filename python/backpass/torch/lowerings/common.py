@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import DOMAIN, Dim, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.symbols import dims
 
 Operand = Value | Scalar
+Gradients = tuple[Value | None, ...]
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -182,3 +183,36 @@ def fits_attribute(b: GraphBuilder, x: Value, number: Any) -> bool:
     if not isinstance(number, int | float):
         return False
     return b.dtype_of(x) != torch.float64 or float(np.float32(number)) == number
+
+
+def gradients(
+    b: GraphBuilder, dy: Value, xs: Sequence[Value], forward: Callable[..., Value], wanted: Sequence[bool] | None = None
+) -> Gradients:
+    """What flows back from dY to each x (None where it is not wanted), `forward` being what makes Y of them.
+
+    The engine differentiates, and computes of Y what its rules read. To it the x are values of their own: derivatives
+    are partial ones, whichever of them depend on others.
+    """
+    values = [b.identity(x) for x in xs]
+    asked = [v for v, want in zip(values, wanted or [True] * len(xs), strict=True) if want]
+    if not asked:
+        return (None,) * len(xs)
+    made = b.op("VectorJacobianProduct", *asked, forward(*values), dy, outputs=len(asked), domain=DOMAIN)
+    found = dict(zip(asked, made, strict=True))
+    return tuple(b.like(found[v], v) if v in found else None for v in values)
+
+
+def gradient_of(forward: Callable[..., Value]) -> Callable[..., Value | None]:
+    """The lowering of (dY, X, settings ...) -> dX, by that of (X, settings ...) -> Y."""
+
+    def lower(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, *settings: Any) -> Value | None:
+        return gradients(b, dy, [x], lambda v: forward(b, node, v, *settings))[0]
+
+    return lower
+
+
+def named_gradient(b: GraphBuilder, op: str, dy: Value, other: Value, **attributes: Any) -> Value:
+    """dX by ONNX Runtime's operator for it, which reads dY and either X or Y."""
+    refuse_complex(dy, other)
+    dtype = b.dtype_of(dy)
+    return b.op(op, dy, b.cast(other, dtype), domain="com.microsoft", dtype=dtype, outputs=None, **attributes)

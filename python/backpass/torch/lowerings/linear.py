@@ -91,3 +91,27 @@ def outer(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
     refuse_complex(x, y)
     dtype = result_type(node)
     return b.op("Mul", common.unsqueeze(b, b.cast(x, dtype), 1), b.cast(y, dtype), dtype=dtype)
+
+
+@lowers(aten._trilinear.default)
+def trilinear(
+    b: GraphBuilder,
+    node: fx.Node,
+    x: Value,
+    y: Value,
+    z: Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """The sum of a product of three, each with axes of extent 1 put in."""
+    dtype = b.dtype_of(x)
+    parts = []
+    for value, axes in ((x, expand1), (y, expand2), (z, expand3)):
+        parts.append(b.op("Unsqueeze", value, b.constant(sorted(axes), torch.int64)) if axes else value)
+    product = b.op("Mul", b.op("Mul", parts[0], parts[1]), parts[2])
+    if not sumdim:
+        return product
+    return b.op("ReduceSum", product, b.constant(list(sumdim), torch.int64), keepdims=0, dtype=dtype)

@@ -1,0 +1,1 @@
+"""Views, copies and shapes: what is moved, not what is computed."""

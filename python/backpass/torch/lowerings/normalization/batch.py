@@ -1,0 +1,172 @@
+"""Batch and instance normalisation, whole operators in both modes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
+from backpass.torch.dispatch import lowers
+from backpass.torch.lowerings import common
+from backpass.torch.lowerings.common import Gradients, gradients, refuse_complex
+from backpass.torch.lowerings.normalization.layer import given, used
+
+aten = torch.ops.aten
+
+
+def batch_norm_inference(
+    b: GraphBuilder, x: Value, weight: Any, bias: Any, mean: Any, variance: Any, eps: float
+) -> Value:
+    channels = b.shape_of(x)[1:2]
+    scale, shift = affine(b, x, weight, bias)
+    mean = given(b, mean, channels, 0.0, b.dtype_of(scale) if mean is None else mean.dtype)
+    variance = given(b, variance, channels, 1.0, b.dtype_of(mean))
+    return b.op("BatchNormalization", x, scale, shift, mean, variance, epsilon=eps, dtype=x.dtype)
+
+
+def affine(b: GraphBuilder, x: Value, weight: Any, bias: Any) -> tuple[Value, Value]:
+    refuse_complex(x)
+    dtype = b.dtype_of(x) if weight is None else weight.dtype
+    channels = b.shape_of(x)[1:2]
+    return given(b, weight, channels, 1.0, dtype), given(b, bias, channels, 0.0, dtype)
+
+
+def batch_norm_training(b: GraphBuilder, x: Value, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value]:
+    """The result, the batch's mean and its variance (of the population)."""
+    scale, shift = affine(b, x, weight, bias)
+    channels = b.shape_of(x)[1:2]
+    dtype = b.dtype_of(scale)
+    zeros = common.filled(b, channels, 0.0, dtype)
+    # with momentum 0 the "running" statistics are the batch's
+    y, mean, variance = b.op(
+        "BatchNormalization", x, scale, shift, zeros, zeros, epsilon=eps, momentum=0.0, training_mode=1, outputs=3
+    )
+    return Value(y, x.dtype, x.shape), Value(mean, dtype, channels), Value(variance, dtype, channels)
+
+
+def updated(b: GraphBuilder, old: Value, new: Value, momentum: float) -> Value:
+    """(1 - momentum) old + momentum new."""
+    dtype = b.dtype_of(old)
+    kept = b.op("Mul", old, b.constant(1 - momentum, dtype))
+    return b.op("Add", kept, b.op("Mul", b.cast(new, dtype), b.constant(momentum, dtype)), dtype=dtype, shape=old.shape)
+
+
+def unbiased(b: GraphBuilder, x: Value, variance: Value) -> Value:
+    """torch's running variance is that of a sample: n / (n - 1) times the population's."""
+    shape = b.shape_of(x)
+    count = math.prod([shape[0], *shape[2:]])
+    dtype = b.dtype_of(variance)
+    n = b.scalar(count, dtype)
+    return b.op("Mul", variance, b.op("Div", n, b.op("Sub", n, b.constant(1, dtype))), dtype=dtype)
+
+
+def inverse_root(b: GraphBuilder, variance: Value, eps: float) -> Value:
+    moved = b.op("Add", variance, b.constant(eps, variance.dtype))
+    return b.op("Reciprocal", b.op("Sqrt", moved), dtype=variance.dtype)
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    b: GraphBuilder,
+    node: fx.Node,
+    x: Value,
+    weight: Any,
+    bias: Any,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    if not training:
+        y = batch_norm_inference(b, x, weight, bias, running_mean, running_var, eps)
+        nothing = common.filled(b, (0,), 0.0, b.dtype_of(running_mean))
+        return y, nothing, nothing, running_mean, running_var
+    y, mean, variance = batch_norm_training(b, x, weight, bias, eps)
+    b.running_statistics[y] = (running_mean, running_var, momentum)
+    rstd = inverse_root(b, variance, eps) if used(node, 2) else variance
+    new_mean = updated(b, running_mean, mean, momentum)
+    new_var = updated(b, running_var, unbiased(b, x, variance), momentum)
+    return y, mean, rstd, new_mean, new_var
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(
+    b: GraphBuilder, node: fx.Node, x: Value, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    y, mean, variance = batch_norm_training(b, x, weight, bias, eps)
+    return y, mean, inverse_root(b, variance, eps) if used(node, 2) else variance
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_no_training(
+    b: GraphBuilder, node: fx.Node, x: Value, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    y = batch_norm_inference(b, x, weight, bias, mean, var, eps)
+    nothing = common.filled(b, (0,), 0.0, b.dtype_of(x))
+    return y, nothing, nothing
+
+
+@lowers(aten.batch_norm.default)
+def batch_norm(
+    b: GraphBuilder,
+    node: fx.Node,
+    x: Value,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = True,
+) -> Value:
+    if not training:
+        return batch_norm_inference(b, x, weight, bias, mean, var, eps)
+    if mean is not None:
+        raise NoLoweringError("statistics that change in place")
+    return batch_norm_training(b, x, weight, bias, eps)[0]
+
+
+@lowers(aten.instance_norm.default)
+def instance_norm(
+    b: GraphBuilder,
+    node: fx.Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    use_input: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = True,
+) -> Value:
+    if not use_input:
+        return batch_norm_inference(b, x, weight, bias, mean, variance, eps)
+    if mean is not None:
+        raise NoLoweringError("running statistics of instances")
+    dtype, shape = b.dtype_of(x), b.shape_of(x)
+    scale, shift = given(b, weight, shape[1:2], 1.0, dtype), given(b, bias, shape[1:2], 0.0, dtype)
+    return b.op("InstanceNormalization", x, scale, shift, epsilon=eps, dtype=dtype)
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, x: Value, weight: Any, running_mean: Any, running_var: Any,
+    mean: Any, rstd: Any, train: bool, eps: float, output_mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    scale, shift = affine(b, x, weight, None)
+    if not train:
+
+        def fixed(images: Value, factor: Value, offset: Value) -> Value:
+            return batch_norm_inference(b, images, factor, offset, running_mean, running_var, eps)
+
+        return gradients(b, dy, (x, scale, shift), fixed, output_mask)
+    given_to = (dy, x, scale, mean, rstd)
+    found = b.op("BatchNormalizationGrad", *given_to, epsilon=float(eps), outputs=3, domain="com.microsoft")
+    return tuple(g if want else None for g, want in zip(found, output_mask, strict=True))
