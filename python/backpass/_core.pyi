@@ -77,6 +77,8 @@ class CancelFlag:
 
     def is_set(self) -> bool: ...
 
+    def __repr__(self) -> str: ...
+
 class SessionOptions:
     """How a session runs; every default is automatic."""
 

@@ -106,7 +106,7 @@ class Parameter:
         if own is None:
             why = "it is frozen" if self._state._module() else "its state belongs to no Module yet"
             raise _core.InvalidInput(f"parameter {self._name!r}: has no gradient to set: {why}")
-        given = np.zeros_like(own) if value is None else to_numpy(to_engine(value))
+        given = np.zeros_like(own) if value is None else _array(value)
         if given.dtype != own.dtype or given.shape != own.shape:
             shown = f"{given.dtype}{list(given.shape)}, expected {own.dtype}{list(own.shape)}"
             raise _core.InvalidInput(f"gradient of parameter {self._name!r}: got {shown}")
@@ -430,6 +430,12 @@ def _engine_options(options: Any) -> _core.SessionOptions:
     made = _core.SessionOptions()
     made.num_threads = options.intra_op_num_threads
     return made
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """Of whatever inputs may be; nested lists are arrays, not sequences of tensors."""
+    found: np.ndarray[Any, Any] = to_numpy(to_engine(np.asarray(value) if isinstance(value, list) else value))
+    return found
 
 
 def _like(inputs: list[Any], result: _core.Tensor) -> Any:

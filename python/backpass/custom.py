@@ -154,6 +154,12 @@ class Value:
     def __neg__(self) -> Value:
         return self._graph.op("Neg", self)
 
+    def __repr__(self) -> str:
+        try:
+            return f"Value({self.dtype}, shape={self.shape})"
+        except _core.Error:  # whoever shows it may be about to show an error
+            return "Value(of unknown type)"
+
 
 class GradientGraph:
     """What a gradient rule sees: inputs, outputs and the gradients that reached them; and how it adds nodes.
@@ -166,6 +172,9 @@ class GradientGraph:
         self.label = label
         self.attributes = attributes
         self._answered = False
+
+    def __repr__(self) -> str:
+        return f"GradientGraph({self.label}, attributes={self.attributes})"
 
     @property
     def inputs(self) -> list[Value | None]:

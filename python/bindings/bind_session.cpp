@@ -92,7 +92,8 @@ void bind_cancel(nb::module_& m) {
       .def(nb::init<>())
       .def("set", &CancelFlag::set)
       .def("clear", &CancelFlag::clear)
-      .def("is_set", &CancelFlag::is_set);
+      .def("is_set", &CancelFlag::is_set)
+      .def("__repr__", [](const CancelFlag& f) { return f.is_set() ? "CancelFlag(set)" : "CancelFlag(clear)"; });
 }
 
 /// Name and value of everything that can be set.

@@ -131,6 +131,35 @@ def test_nothing_shows_an_address(run: Any) -> None:
     assert bare == []
 
 
+def test_every_public_class_shows_itself() -> None:
+    places = (backpass, backpass.api, backpass.custom)
+    classes = {value for place in places for name, value in vars(place).items()
+               if isinstance(value, type) and value.__module__.startswith("backpass") and name[0] != "_"}  # fmt: skip
+    assert not [kind.__name__ for kind in classes if kind.__repr__ is object.__repr__]
+
+
+def test_flags_show_whether_they_are_set() -> None:
+    flag = backpass.CancelFlag()
+    assert repr(flag) == "CancelFlag(clear)"
+    flag.set()
+    assert repr(flag) == "CancelFlag(set)"
+
+
+def test_values_of_gradient_rules_are_shown() -> None:
+    shown: list[Any] = []
+
+    def rule(g: Any) -> list[Any]:
+        shown.extend([g.x(), repr(g.x()), repr(g)])
+        return [g.dy()]
+
+    backpass.register_operator("notebook", "Same")(lambda x: x)
+    backpass.register_gradient("notebook", "Same")(rule)
+    source = TEXT.replace('["": 17]', '["": 17, "notebook": 1]').replace("MatMul(x, w)", "notebook.Same(x)")
+    backpass.grad(parser.parse_model(source.replace("Add(h, b)", "Identity(h)").replace("3]", "4]")), ["x"])
+    assert shown[1:] == ["Value(float32, shape=(N, 4))", "GradientGraph([notebook.Same 'h'], attributes={})"]
+    assert repr(shown[0]) == "Value(of unknown type)"  # the rule is over
+
+
 def test_reports_are_shown_by_notebooks() -> None:
     session = backpass.InferenceSession(model(), profile=True)
     session.run(None, {"x": X})
@@ -215,7 +244,9 @@ def test_gradients_can_be_set(run: Any) -> None:
     optimizer.step()
     assert (parameter.data < before).all()
     shapes = r"float32\[2, 3\], expected float32\[4, 3\]"
-    for value, message in ((clipped[:2], shapes), (clipped.astype(float), "float64")):
+    parameter.grad = list(clipped)
+    np.testing.assert_array_equal(parameter.grad, clipped)
+    for value, message in ((clipped[:2], shapes), (clipped.astype(float), "float64"), ([[1.0]], "float64")):
         with pytest.raises(backpass.InvalidInput, match=message):
             parameter.grad = value
     with pytest.raises(backpass.InvalidInput, match="'b': has no gradient to set: it is frozen"):
