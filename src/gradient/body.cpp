@@ -28,7 +28,7 @@ Value* captured_in(Graph& body, Value* outer) {
   Value* inner = body.add_value(outer->name, outer->type);
   inner->constant = outer->constant;
   inner->ints = outer->ints;
-  body.captures.push_back({outer, inner});
+  body.add_capture(outer, inner);
   return inner;
 }
 
@@ -45,7 +45,7 @@ void finish_body(const GradientContext& g, Graph& body) {
   for (const Node* node : body.nodes()) {
     for_each_read(*node, [&](const Value* v) { used.insert(v); });
   }
-  std::erase_if(body.captures, [&](const Capture& c) { return used.count(c.inner) == 0; });
+  body.remove_captures([&](const Capture& c) { return used.count(c.inner) == 0; });
   body.remove_dead_nodes();
   if (const Node* random = find_random(body)) {
     fail<Unsupported>(g.node.label(), " gradient: its body draws random numbers in ", random->label(),
@@ -61,10 +61,7 @@ std::vector<Value*> add_with_bodies(GradientContext& g, std::string_view op, std
   for (std::size_t i = 0; i < output_count; ++i) outputs.push_back(graph.add_value(name));
   Node* node = graph.add_node(op, std::move(inputs), outputs, name);
   for (const auto& [key, attribute] : attributes) node->attributes.emplace(key, attribute);
-  for (auto& [key, body] : bodies) {
-    body->parent = &graph;
-    node->subgraphs.emplace_back(key, std::move(body));
-  }
+  for (auto& [key, body] : bodies) graph.add_subgraph(*node, key, std::move(body));
   infer_node(graph, *node);
   return outputs;
 }

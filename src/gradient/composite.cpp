@@ -7,23 +7,24 @@
 namespace backpass {
 
 void composite_gradient(GradientContext& g, std::vector<Value*> (*write)(Builder&, const Node&)) {
-  Node node;
-  node.name = g.node.name;
-  node.op = g.node.op;
-  node.domain = g.node.domain;
-  node.def = g.node.def;
-  node.inputs = g.node.inputs;
-  node.outputs = g.node.outputs;
-  node.attributes = g.node.attributes;
   // Copies of what takes part: gradients then belong to this use of a value and not to others.
+  std::vector<Value*> inputs = g.node.inputs;
   std::vector<std::size_t> positions;
   std::vector<Value*> wrt;
-  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!g.wants(i)) continue;
-    node.inputs[i] = g.op("Identity", {g.x(i)});
+    inputs[i] = g.op("Identity", {g.x(i)});
     positions.push_back(i);
-    wrt.push_back(node.inputs[i]);
+    wrt.push_back(inputs[i]);
   }
+  const Node node{.name = g.node.name,
+                  .op = g.node.op,
+                  .domain = g.node.domain,
+                  .def = g.node.def,
+                  .inputs = GraphList(std::move(inputs)),
+                  .outputs = g.node.outputs,
+                  .attributes = g.node.attributes,
+                  .subgraphs = {}};
   std::vector<Value*> written = write(g.b, node);
   std::vector<Value*> outputs;
   std::vector<Value*> seeds;

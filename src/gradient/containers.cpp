@@ -15,10 +15,7 @@ bool is_sequence(const Type& type) { return type.kind == Type::Kind::sequence; }
 Value* with_bodies(Builder& b, std::string_view op, std::vector<Value*> inputs, Bodies&& bodies) {
   Value* result = b.graph.add_value(op);
   Node* node = b.graph.add_node(op, std::move(inputs), {result}, result->name);
-  for (auto& [key, body] : bodies) {
-    body->parent = &b.graph;
-    node->subgraphs.emplace_back(key, std::move(body));
-  }
+  for (auto& [key, body] : bodies) b.graph.add_subgraph(*node, key, std::move(body));
   infer_node(b.graph, *node);
   return result;
 }

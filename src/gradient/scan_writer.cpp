@@ -24,7 +24,7 @@ Value* ScanBody::capture(std::string_view name, Value* outer) {
   if (outer == nullptr) return nullptr;
   Value* inner = graph->add_value(name, outer->type);
   inner->constant = outer->constant;
-  graph->captures.push_back({outer, inner});
+  graph->add_capture(outer, inner);
   return inner;
 }
 
@@ -40,8 +40,7 @@ std::vector<Value*> add_scan(Builder& b, const std::string& name, ScanBody body,
   scan->attributes.emplace("num_scan_inputs", static_cast<std::int64_t>(sequences.size()));
   scan->attributes.emplace("scan_input_directions", std::vector<std::int64_t>(sequences.size(), direction));
   scan->attributes.emplace("scan_output_directions", std::vector<std::int64_t>(scanned_outputs, direction));
-  body.graph->parent = &b.graph;
-  scan->subgraphs.emplace_back("body", std::move(body.graph));
+  b.graph.add_subgraph(*scan, "body", std::move(body.graph));
   infer_node(b.graph, *scan);
   return outputs;
 }

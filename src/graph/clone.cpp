@@ -19,8 +19,7 @@ Value* copy_of(Graph& to, const Value* v, ValueMap& copies) {
 
 std::unique_ptr<Graph> clone_body(Graph& parent, const Graph& body, ValueMap& outer) {
   std::unique_ptr<Graph> result = clone(body).graph;
-  result->parent = &parent;
-  for (Capture& c : result->captures) c.outer = copy_of(parent, c.outer, outer);
+  result->redirect_captures([&](Value* v) { return copy_of(parent, v, outer); });
   return result;
 }
 
@@ -38,7 +37,7 @@ void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
     copy->def = node->def;
     copy->opset = node->opset;
     copy->attributes = node->attributes;
-    for (const auto& [key, body] : node->subgraphs) copy->subgraphs.emplace_back(key, clone_body(to, *body, copies));
+    for (const auto& [key, body] : node->subgraphs) to.add_subgraph(*copy, key, clone_body(to, *body, copies));
   }
 }
 
@@ -49,7 +48,7 @@ Clone clone(const Graph& graph) {
   copy.name = graph.name;
   copy.parent = graph.parent;
   copy.equalities = graph.equalities;
-  for (const Capture& c : graph.captures) copy.captures.push_back({c.outer, of(c.inner)});
+  for (const Capture& c : graph.captures) copy.add_capture(c.outer, of(c.inner));
   for (const Value* v : graph.inputs) copy.inputs.push_back(of(v));
   clone_into(copy, graph, result.copies);
   for (const Value* v : graph.outputs) copy.outputs.push_back(of(v));

@@ -46,7 +46,8 @@ Node* Graph::add_node(std::string_view op, std::vector<Value*> reads, std::vecto
   node->op = op;
   node->domain = domain;
   node->def = find_op(domain, op);
-  node->inputs = std::move(reads);
+  node->inputs.items_ = std::move(reads);
+  for (Value* v : node->inputs) add_read(v, node);
   node->outputs = std::move(writes);
   for (Value* v : node->outputs) {
     if (v != nullptr) v->producer = node;
@@ -57,19 +58,8 @@ Node* Graph::add_node(std::string_view op, std::vector<Value*> reads, std::vecto
   return node;
 }
 
-void Graph::replace_uses(Value* from, Value* to) {
-  for (Node* node : order_) {
-    std::replace(node->inputs.begin(), node->inputs.end(), from, to);
-    for (auto& [key, graph] : node->subgraphs) {
-      for (Capture& c : graph->captures) {
-        if (c.outer == from) c.outer = to;
-      }
-    }
-  }
-  std::replace(outputs.begin(), outputs.end(), from, to);
-}
-
 void Graph::remove_node(Node* node) {
+  for_each_read(*node, [&](Value* v) { drop_read(v, node); });
   std::unordered_set<const Value*> gone(node->outputs.begin(), node->outputs.end());
   gone.erase(nullptr);
   std::erase(order_, node);
@@ -92,6 +82,13 @@ int Graph::remove_dead_nodes() {
   }
   for (Value* v : inputs) live.insert(v);
   for (const Capture& c : captures) live.insert(c.inner);
+  std::unordered_set<Value*> less_read;
+  for (const Node* node : dead) {
+    for_each_read(*node, [&](Value* v) {
+      if (live.count(v) != 0) less_read.insert(v);
+    });
+  }
+  for (Value* v : less_read) std::erase_if(v->readers.items_, [&](const Node* n) { return dead.count(n) != 0; });
   std::erase_if(order_, [&](const Node* n) { return dead.count(n) != 0; });
   std::erase_if(nodes_, [&](const auto& n) { return dead.count(n.get()) != 0; });
   std::erase_if(values_, [&](const auto& v) { return live.count(v.get()) == 0; });
@@ -100,16 +97,13 @@ int Graph::remove_dead_nodes() {
 
 void Graph::sort_topologically() {
   std::unordered_map<const Node*, int> pending;
-  std::unordered_map<const Value*, std::vector<Node*>> readers;
   std::unordered_map<const Node*, std::size_t> rank;
   for (std::size_t i = 0; i < order_.size(); ++i) {
     Node* node = order_[i];
     rank[node] = i;
     pending[node] = 0;
     for_each_read(*node, [&](Value* v) {
-      if (v->producer == nullptr) return;
-      readers[v].push_back(node);
-      ++pending[node];
+      if (v->producer != nullptr) ++pending[node];
     });
   }
   std::set<std::size_t> ready;
@@ -121,9 +115,9 @@ void Graph::sort_topologically() {
     Node* node = order_[*ready.begin()];
     ready.erase(ready.begin());
     sorted.push_back(node);
-    for (Value* v : node->outputs) {
-      if (v == nullptr) continue;
-      for (Node* reader : readers[v]) {
+    for (const Value* v : node->outputs) {
+      if (v == nullptr || v->producer == nullptr) continue;
+      for (Node* reader : v->readers) {
         if (--pending[reader] == 0) ready.insert(rank[reader]);
       }
     }
@@ -136,14 +130,6 @@ void Graph::sort_topologically() {
     fail("graph '", name, "' has a cycle through ", names, "; an ONNX graph must be acyclic");
   }
   order_ = std::move(sorted);
-}
-
-std::map<const Value*, std::vector<Node*>> Graph::uses() const {
-  std::map<const Value*, std::vector<Node*>> result;
-  for (Node* node : order_) {
-    for_each_read(*node, [&](Value* v) { result[v].push_back(node); });
-  }
-  return result;
 }
 
 bool Graph::is_output(const Value* v) const { return std::find(outputs.begin(), outputs.end(), v) != outputs.end(); }

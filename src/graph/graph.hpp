@@ -4,9 +4,13 @@
 // Ownership: a Graph owns its Nodes and Values; pointers to them stay valid until they are removed. A Value is defined
 // by exactly one of: graph input, constant, capture, node output. Subgraphs (bodies of If, Loop, Scan) see outer values
 // only through their `captures`, so every dependence of a node is explicit.
+//
+// What a node reads changes through its Graph alone, which keeps the list of a value's readers in step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +28,30 @@ namespace backpass {
 struct OpDef;
 class Graph;
 struct Node;
+
+/// A list that all may read and Graph alone changes.
+template <class T>
+class GraphList {
+ public:
+  GraphList() = default;
+  explicit GraphList(std::vector<T> items) : items_(std::move(items)) {}  ///< of a node outside of any graph
+  GraphList(const GraphList&) = delete;
+  GraphList& operator=(const GraphList&) = delete;
+
+  operator const std::vector<T>&() const { return items_; }
+  auto begin() const { return items_.begin(); }
+  auto end() const { return items_.end(); }
+  std::size_t size() const { return items_.size(); }
+  bool empty() const { return items_.empty(); }
+  const T& operator[](std::size_t i) const { return items_[i]; }
+  const T& at(std::size_t i) const { return items_.at(i); }
+  const T& front() const { return items_.front(); }
+  const T& back() const { return items_.back(); }
+
+ private:
+  friend class Graph;
+  std::vector<T> items_;
+};
 
 /// Static type of a value. A tensor whose `shape` is absent has unknown rank.
 struct Type {
@@ -44,6 +72,7 @@ struct Value {
   std::string name;
   Type type;
   Node* producer = nullptr;  ///< null for inputs, constants and captures
+  GraphList<Node*> readers;  ///< once per read, in no order; whoever captures it for a subgraph reads it
   std::optional<Tensor> constant;
   /// Contents of a small integer tensor (rank 0 or 1) where they are known as expressions of the input extents.
   std::optional<std::vector<Dim>> ints;
@@ -57,11 +86,11 @@ struct Node {
   std::string op;
   std::string domain;  ///< "" is ai.onnx; "backpass" holds operators that only our own passes create
   const OpDef* def = nullptr;
-  std::int64_t opset = 0;      ///< version the node is still written in; 0 once it has been lifted to the internal form
-  std::vector<Value*> inputs;  ///< null where an optional input is omitted
+  std::int64_t opset = 0;    ///< version the node is still written in; 0 once it has been lifted to the internal form
+  GraphList<Value*> inputs;  ///< null where an optional input is omitted
   std::vector<Value*> outputs;  ///< null where an optional output is not wanted
   std::map<std::string, Attribute, std::less<>> attributes;
-  std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;  ///< by attribute name
+  GraphList<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;  ///< by attribute name
 
   Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
   Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
@@ -101,7 +130,7 @@ class Graph {
   std::string name;
   std::vector<Value*> inputs;
   std::vector<Value*> outputs;
-  std::vector<Capture> captures;
+  GraphList<Capture> captures;
   Graph* parent = nullptr;
   /// Symbols found equal to another extent during inference ("a" -> "b"); shapes are already rewritten.
   std::map<std::string, Dim> equalities;
@@ -120,8 +149,30 @@ class Graph {
   Node* add_node(std::string_view op, std::vector<Value*> reads, std::vector<Value*> writes,
                  std::string_view node_name = "", std::string_view domain = "", const Node* before = nullptr);
 
+  /// The node reads `value` as its input i; inputs in between are omitted.
+  void set_input(Node& node, std::size_t i, Value* value);
+  void set_inputs(Node& node, const std::vector<Value*>& values);
+
+  /// Turns the node into another operator with other inputs, keeping its outputs. Nodes that nobody reads any more
+  /// because of that read nothing themselves from then on; remove_dead_nodes() takes them out.
+  void rewrite(Node& node, std::string_view domain, std::string_view op, const std::vector<Value*>& values);
+
+  /// Makes `body` a subgraph of a node of this graph.
+  void add_subgraph(Node& node, std::string_view key, std::unique_ptr<Graph> body);
+
+  /// This graph, a subgraph, sees `outer` as its own value `inner`.
+  void add_capture(Value* outer, Value* inner);
+  /// Every captured value gives way to `to(value)`.
+  void redirect_captures(const std::function<Value*(Value*)>& to);
+  void remove_captures(const std::function<bool(const Capture&)>& is_unwanted);
+
   /// Redirects every use of `from` (node inputs, captures of subgraphs, graph outputs) to `to`.
   void replace_uses(Value* from, Value* to);
+
+  /// Reads of the value by nodes, plus one if it is an output of the graph. An omitted value, null, has no uses.
+  std::size_t use_count(const Value* v) const;
+  /// The one node that reads the value, or null when there is another use of any kind.
+  Node* only_reader(const Value* v) const;
 
   /// Removes a node whose outputs have no uses left; the output values go too.
   void remove_node(Node* node);
@@ -133,15 +184,15 @@ class Graph {
   /// cycle.
   void sort_topologically();
 
-  /// value -> nodes that read it (once per use; a node that captures it in a subgraph counts). Graph outputs not
-  /// included.
-  std::map<const Value*, std::vector<Node*>> uses() const;
-
   bool is_output(const Value* v) const;
 
  private:
   std::string unique_name(std::string_view wanted);
+  static void add_read(Value* v, Node* node);
+  static void drop_read(Value* v, Node* node);
+  void read_nothing(Node& node);
 
+  Node* owner_ = nullptr;  // of a subgraph: the node that reads what is captured
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Node*> order_;
   std::vector<std::unique_ptr<Value>> values_;
@@ -162,7 +213,7 @@ void for_each_read(const Node& node, F&& f) {
 /// One node per line: `%y: float32[batch,4] = Relu(%x) {axis=1} 'relu_3'`, subgraphs indented.
 std::string print(const Graph&);
 
-/// Every broken invariant of the graph (single assignment, order, captures, arity). Empty means sound.
+/// Every broken invariant of the graph (single assignment, order, captures, readers, arity). Empty means sound.
 std::vector<std::string> verify(const Graph&);
 
 /// The part of verify that is about one node's number of inputs and outputs (not checked before the node is lifted).

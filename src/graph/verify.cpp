@@ -28,6 +28,26 @@ void verify_arity(const Node& node, std::vector<std::string>& problems) {
   }
 }
 
+using Readers = std::vector<const Node*>;
+
+Readers sorted(Readers readers) {
+  std::sort(readers.begin(), readers.end());
+  return readers;
+}
+
+void verify_readers(const Graph& graph, std::vector<std::string>& problems) {
+  std::unordered_map<const Value*, Readers> found;
+  for (const Node* node : graph.nodes()) {
+    for_each_read(*node, [&](const Value* v) { found[v].push_back(node); });
+  }
+  for (const auto& v : graph.values()) {
+    const Readers listed(v->readers.begin(), v->readers.end());
+    if (sorted(listed) == sorted(found[v.get()])) continue;
+    problems.push_back(concat("readers of '", v->name, "': got a list of ", listed.size(), ", expected the ",
+                              found[v.get()].size(), " reads by nodes"));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> verify_arity(const Node& node) {
@@ -61,6 +81,7 @@ std::vector<std::string> verify(const Graph& graph) {
   for (const Value* v : graph.outputs) {
     if (defined.count(v) == 0) problems.push_back("graph output '" + v->name + "' is never defined");
   }
+  verify_readers(graph, problems);
   return problems;
 }
 

@@ -55,7 +55,7 @@ class Scope {
     if (outer == nullptr) return nullptr;
     Value* inner = graph_.add_value(name, outer->type);
     inner->constant = outer->constant;
-    graph_.captures.push_back({outer, inner});
+    graph_.add_capture(outer, inner);
     names_.emplace(name, inner);
     return inner;
   }
@@ -322,7 +322,7 @@ class Importer {
     graph->parent = &scope.graph();
     Scope inner(*graph, &scope);
     Importer(session_, opsets_, call_).with_caller(caller_importer_).build_graph(proto, *graph, inner);
-    node.subgraphs.emplace_back(key, std::move(graph));
+    scope.graph().add_subgraph(node, key, std::move(graph));
   }
 
   Importer&& with_caller(const Importer* caller) && {

@@ -24,7 +24,7 @@ void append_ones(Builder& b, Node& node, std::size_t count) {
   const auto rank = static_cast<std::int64_t>(rank_of(node, 1));
   std::vector<std::int64_t> axes;
   for (std::size_t i = 0; i < count; ++i) axes.push_back(rank + static_cast<std::int64_t>(i));
-  if (!axes.empty()) node.inputs[1] = b.op("Unsqueeze", {node.inputs[1], b.ints(axes)});
+  if (!axes.empty()) b.graph.set_input(node, 1, b.op("Unsqueeze", {node.inputs[1], b.ints(axes)}));
 }
 
 // broadcast=1, axis=k: the extents of B are those of A from axis k on. Without an axis they are the last ones, as in
@@ -61,8 +61,7 @@ void require_test_mode(Builder&, Node& node) {
 }
 
 void lift_reshape(Builder& b, Node& node) {
-  node.inputs.resize(1);
-  node.inputs.push_back(b.ints(node.attr_ints("shape")));
+  b.graph.set_inputs(node, {node.input(0), b.ints(node.attr_ints("shape"))});
   node.attributes.erase("shape");
 }
 

@@ -63,11 +63,11 @@ class Blocker {
     turn_into(node, "Unblock", {result});
   }
 
-  static void turn_into(Node& node, std::string_view op, std::vector<Value*> inputs) {
+  void turn_into(Node& node, std::string_view op, const std::vector<Value*>& inputs) {
     node.domain = "backpass";
     node.op = op;
     node.def = find_op(node.domain, op);
-    node.inputs = std::move(inputs);
+    graph_.set_inputs(node, inputs);
     node.attributes.clear();
   }
 

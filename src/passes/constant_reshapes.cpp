@@ -47,7 +47,7 @@ int constant_reshapes(Graph& graph, std::vector<std::string>& log) {
     if (node->input(0) == nullptr || shape == nullptr || shape->constant || !node->output(0)->type.shape) continue;
     auto target = constant_target(*node->input(0), *node->output(0)->type.shape);
     if (!target || may_be_empty(*target, *node->input(0))) continue;
-    node->inputs[1] = graph.add_constant(shape->name + "/constant", Tensor::ints(*target));
+    graph.set_input(*node, 1, graph.add_constant(shape->name + "/constant", Tensor::ints(*target)));
     log.push_back("made the target of " + node->label() + " constant: " + to_string(*target));
     ++changed;
   }

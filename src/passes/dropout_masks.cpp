@@ -5,7 +5,6 @@
 
 #include "ops/random/dropout.hpp"
 #include "ops/read_scalar.hpp"
-#include "passes/use_index.hpp"
 
 namespace backpass {
 namespace {
@@ -30,9 +29,9 @@ bool is_gradient_of(const Node& reader, const Node& dropout) {
          agree(reader.input(3), 1, dropout.input(2), 0);
 }
 
-bool keeps_mask_for_gradients(const Node& node, const Graph& graph, const UseIndex& uses) {
+bool keeps_mask_for_gradients(const Node& node, const Graph& graph) {
   if (node.op != "Dropout" || !node.domain.empty() || node.output(1) == nullptr) return false;
-  const std::vector<Node*>& readers = uses.readers(node.output(1));
+  const std::vector<Node*>& readers = node.output(1)->readers;
   return !readers.empty() && !graph.is_output(node.output(1)) &&
          std::all_of(readers.begin(), readers.end(), [&](const Node* r) { return is_gradient_of(*r, node); });
 }
@@ -40,21 +39,21 @@ bool keeps_mask_for_gradients(const Node& node, const Graph& graph, const UseInd
 }  // namespace
 
 int drop_dropout_masks(Graph& graph, std::vector<std::string>& log) {
-  UseIndex uses(graph);
   int dropped = 0;
   for (Node* node : graph.nodes()) {
-    if (!keeps_mask_for_gradients(*node, graph, uses)) continue;
-    const std::vector<Node*> readers = uses.readers(node->output(1));
+    if (!keeps_mask_for_gradients(*node, graph)) continue;
+    const std::vector<Node*> readers = node->output(1)->readers;
     for (Node* reader : readers) {
       reader->attributes.clear();
       reader->attributes.emplace("stream", dropout::stream_name(*node));
       if (node->has_attribute("seed")) reader->attributes.emplace("seed", node->attr_int("seed"));
-      uses.rewrite(reader, "backpass", "DropoutGradAgain", {reader->input(0), node->input(1), node->input(2)});
+      graph.rewrite(*reader, "backpass", "DropoutGradAgain", {reader->input(0), node->input(1), node->input(2)});
     }
     node->outputs.resize(1);
     log.push_back("mask of " + node->label() + " is drawn again instead of kept");
     ++dropped;
   }
+  if (dropped > 0) graph.remove_dead_nodes();
   return dropped;
 }
 

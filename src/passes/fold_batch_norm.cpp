@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "graph/op.hpp"
-#include "passes/use_index.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -69,10 +68,10 @@ Tensor new_bias(DType dtype, const Value* old, const Affine& a) {
 }
 
 /// The convolution that feeds the normalisation and nothing else.
-Node* foldable_conv(const UseIndex& uses, const Node& norm) {
+Node* foldable_conv(const Graph& graph, const Node& norm) {
   Value* x = norm.inputs[0];
   Node* conv = x->producer;
-  if (conv == nullptr || !conv->domain.empty() || conv->op != "Conv" || uses.count(x) != 1) return nullptr;
+  if (conv == nullptr || !conv->domain.empty() || conv->op != "Conv" || graph.use_count(x) != 1) return nullptr;
   if (!is_real_constant(conv->input(1)) || (conv->input(2) != nullptr && !is_real_constant(conv->input(2)))) {
     return nullptr;
   }
@@ -84,11 +83,10 @@ Node* foldable_conv(const UseIndex& uses, const Node& norm) {
 }  // namespace
 
 int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
-  UseIndex uses(graph);
   std::vector<Node*> nodes = graph.nodes();
   for (Node* norm : nodes) {
     if (!is_inference_norm(*norm)) continue;
-    Node* conv = foldable_conv(uses, *norm);
+    Node* conv = foldable_conv(graph, *norm);
     if (conv == nullptr) continue;
     Affine affine = affine_of(*norm);
     const Value* w = conv->input(1);
@@ -97,7 +95,7 @@ int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
     log.push_back("folded " + norm->label() + " into " + conv->label());
     std::map<std::string, Attribute, std::less<>> attributes = conv->attributes;
     std::string name = conv->name;
-    uses.rewrite(norm, "", "Conv", {conv->input(0), weights, bias});
+    graph.rewrite(*norm, "", "Conv", {conv->input(0), weights, bias});
     norm->attributes = std::move(attributes);
     norm->name = std::move(name);
     norm->outputs.resize(1);

@@ -13,7 +13,7 @@ bool is_conv(const Node* node) { return node != nullptr && node->domain == "back
 
 class Fuser {
  public:
-  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log), uses_(graph) {
+  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log) {
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) position_[graph.nodes()[i]] = i;
   }
 
@@ -21,7 +21,7 @@ class Fuser {
     std::vector<Node*> nodes = graph_.nodes();
     for (Node* node : nodes) {
       bool fresh = is_conv(node) && !node->has_attribute("activation") && node->input(3) == nullptr;
-      if (fresh && uses_.count(node->output(0)) > 0) fuse(node);
+      if (fresh && graph_.use_count(node->output(0)) > 0) fuse(node);
     }
     return graph_.remove_dead_nodes();
   }
@@ -36,7 +36,7 @@ class Fuser {
       last = add;
       parts = "residual";
     }
-    std::optional<MatchedActivation> activation = match_activation(uses_, last->output(0));
+    std::optional<MatchedActivation> activation = match_activation(graph_, last->output(0));
     if (activation) {
       last = activation->last;
       parts += (parts.empty() ? "" : " and ") + std::string(name_of(activation->spec.kind));
@@ -49,13 +49,13 @@ class Fuser {
   /// An Add of the convolution with a value of the same shape that is not its own input. Of two convolutions that meet,
   /// the later one takes the sum.
   Node* residual_add(const Node* conv) {
-    Node* add = uses_.only_reader(conv->output(0));
+    Node* add = graph_.only_reader(conv->output(0));
     if (add == nullptr || !add->domain.empty() || add->op != "Add") return nullptr;
     const Value* other = add->input(add->input(0) == conv->output(0) ? 1 : 0);
     if (other == conv->output(0) || other == conv->input(0) || other->constant) return nullptr;
     if (!other->type.shape || *other->type.shape != *conv->output(0)->type.shape) return nullptr;
     bool other_is_later = is_conv(other->producer) && position_[other->producer] > position_[conv] &&
-                          uses_.only_reader(other) == add && other->producer->input(3) == nullptr;
+                          graph_.only_reader(other) == add && other->producer->input(3) == nullptr;
     return other_is_later ? nullptr : add;
   }
 
@@ -65,7 +65,7 @@ class Fuser {
     if (residual != nullptr) inputs[3] = residual;
     auto attributes = conv->attributes;
     std::string name = conv->name;
-    uses_.rewrite(last, "backpass", "BlockedConv", std::move(inputs));
+    graph_.rewrite(*last, "backpass", "BlockedConv", inputs);
     last->attributes = std::move(attributes);
     last->name = std::move(name);
     if (activation.kind == FusedActivation::none) return;
@@ -75,7 +75,6 @@ class Fuser {
 
   Graph& graph_;
   std::vector<std::string>& log_;
-  UseIndex uses_;
   std::unordered_map<const Node*, std::size_t> position_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "graph/op.hpp"
 #include "passes/match_activation.hpp"
-#include "passes/use_index.hpp"
 
 namespace backpass {
 namespace {
@@ -100,12 +99,12 @@ std::optional<Transposed> transposed(const Value* v) {
 
 class Fuser {
  public:
-  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log), uses_(graph) {}
+  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log) {}
 
   int run() {
     std::vector<Node*> nodes = graph_.nodes();
     for (Node* node : nodes) {
-      if (node->outputs.empty() || uses_.count(node->output(0)) == 0) continue;
+      if (node->outputs.empty() || graph_.use_count(node->output(0)) == 0) continue;
       std::optional<Draft> draft = begin(node);
       if (!draft) continue;
       take_operand(*draft, draft->a, draft->perm_a);
@@ -165,7 +164,7 @@ class Fuser {
         continue;
       }
       Value* tensor = nullptr;
-      std::optional<double> factor = uses_.count(operand) == 1 ? factor_of(from, tensor) : std::nullopt;
+      std::optional<double> factor = graph_.use_count(operand) == 1 ? factor_of(from, tensor) : std::nullopt;
       if (!factor || !multiply(draft, *factor)) return;
       operand = tensor;
       draft.absorb(from, nullptr);
@@ -202,7 +201,7 @@ class Fuser {
 
   void take_factor(Draft& draft) {
     if (draft.bias != nullptr) return;
-    Node* reader = uses_.only_reader(draft.result());
+    Node* reader = graph_.only_reader(draft.result());
     if (reader == nullptr || !rank_of(reader->output(0))) return;
     Value* tensor = nullptr;
     std::optional<double> factor = factor_of(reader, tensor);
@@ -211,7 +210,7 @@ class Fuser {
   }
 
   void take_bias(Draft& draft) {
-    Node* reader = uses_.only_reader(draft.result());
+    Node* reader = graph_.only_reader(draft.result());
     if (draft.bias != nullptr || !is_op(reader, "Add") || *rank_of(draft.b) < 2) return;
     Value* other = reader->input(reader->input(0) == draft.result() ? 1 : 0);
     Value* bias = as_bias(other, *draft.result()->type.shape);
@@ -221,7 +220,7 @@ class Fuser {
   }
 
   void take_activation(Draft& draft) {
-    std::optional<MatchedActivation> found = match_activation(uses_, draft.result());
+    std::optional<MatchedActivation> found = match_activation(graph_, draft.result());
     if (!found) return;
     draft.activation = found->spec;
     draft.parts += (draft.parts.empty() ? "" : " + ") + std::string(name_of(found->spec.kind));
@@ -229,7 +228,7 @@ class Fuser {
   }
 
   void take_result_transposition(Draft& draft) {
-    Node* reader = uses_.only_reader(draft.result());
+    Node* reader = graph_.only_reader(draft.result());
     if (!is_op(reader, "Transpose")) return;
     std::size_t rank = draft.result()->type.shape->size();
     Perm perm = transposition(*reader, rank);
@@ -269,7 +268,7 @@ class Fuser {
     if (draft.bias != nullptr) inputs.push_back(draft.bias);
     Node* node = draft.last;
     if (node->name.empty() || !product->name.empty()) node->name = product->name;
-    uses_.rewrite(node, "backpass", "Linear", std::move(inputs));
+    graph_.rewrite(*node, "backpass", "Linear", inputs);
     node->attributes.clear();
     if (!draft.perm_a.empty()) node->attributes["perm_a"] = draft.perm_a;
     if (!draft.perm_b.empty()) node->attributes["perm_b"] = draft.perm_b;
@@ -283,7 +282,6 @@ class Fuser {
 
   Graph& graph_;
   std::vector<std::string>& log_;
-  UseIndex uses_;
 };
 
 }  // namespace

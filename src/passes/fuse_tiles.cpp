@@ -1,7 +1,6 @@
 #include "passes/fuse_tiles.hpp"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -22,8 +21,8 @@ class Replacement {
     }
   }
 
-  std::string run(const std::map<const Value*, std::vector<Node*>>& uses) {
-    collect(uses);
+  std::string run() {
+    collect();
     TileProgram program = write();
     std::string operators = program.str();
     Node* last = nodes_.back();
@@ -40,7 +39,7 @@ class Replacement {
   }
 
  private:
-  void collect(const std::map<const Value*, std::vector<Node*>>& uses) {
+  void collect() {
     std::set<Value*> seen;
     for (Node* node : nodes_) {
       for (Value* v : tile_operands(*node)) {
@@ -48,12 +47,10 @@ class Replacement {
         if (!inside && seen.insert(v).second) inputs_.push_back(v);
       }
       Value* out = node->outputs[0];
-      auto it = uses.find(out);
-      bool needed = graph_.is_output(out);
-      if (it != uses.end()) {
-        needed |= std::any_of(it->second.begin(), it->second.end(), [&](Node* n) { return members_.count(n) == 0; });
-      }
-      if (needed) outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
+      const bool is_read_outside =
+          std::any_of(out->readers.begin(), out->readers.end(), [&](const Node* n) { return members_.count(n) == 0; });
+      if (is_read_outside || graph_.is_output(out))
+        outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
     }
   }
 
@@ -101,10 +98,9 @@ class Replacement {
 int fuse_tiles(Graph& graph, std::vector<std::string>& log) {
   std::vector<TileGroup> groups = find_tile_groups(graph);
   if (groups.empty()) return 0;
-  const auto uses = graph.uses();
   int absorbed = 0;
   for (const TileGroup& group : groups) {
-    log.push_back(Replacement(graph, group).run(uses));
+    log.push_back(Replacement(graph, group).run());
     absorbed += static_cast<int>(group.nodes.size());
   }
   graph.sort_topologically();

@@ -29,10 +29,10 @@ class Redirection {
 
   int run() {
     for (Node* node : graph_.nodes()) {
-      for (Value*& v : node->inputs) {
-        auto it = instead_.find(v);
+      for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+        auto it = instead_.find(node->inputs[i]);
         if (it == instead_.end()) continue;
-        v = it->second;
+        graph_.set_input(*node, i, it->second);
         ++redirected_;
       }
       for (Value* v : node->outputs) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "passes/use_index.hpp"
-
 namespace backpass {
 namespace {
 
@@ -20,11 +18,11 @@ bool is_plain_gradient(const Node& reader, const Value* log_prob) {
   return reader.input(is_internal ? 5 : 4) == nullptr && reader.output(0)->type.dtype == log_prob->type.dtype;
 }
 
-bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph, const UseIndex& uses) {
+bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph) {
   const Value* log_prob = is_loss(node) ? node.output(1) : nullptr;
   if (log_prob == nullptr || graph.is_output(log_prob) || node.input(0)->type.dtype != log_prob->type.dtype)
     return false;
-  const std::vector<Node*>& readers = uses.readers(log_prob);
+  const std::vector<Node*>& readers = log_prob->readers;
   return !readers.empty() &&
          std::all_of(readers.begin(), readers.end(), [&](const Node* r) { return is_plain_gradient(*r, log_prob); });
 }
@@ -32,21 +30,21 @@ bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph, con
 }  // namespace
 
 int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
-  UseIndex uses(graph);
   int dropped = 0;
   for (Node* node : graph.nodes()) {
-    if (!keeps_probabilities_for_gradients(*node, graph, uses)) continue;
-    const std::vector<Node*> readers = uses.readers(node->output(1));
+    if (!keeps_probabilities_for_gradients(*node, graph)) continue;
+    const std::vector<Node*> readers = node->output(1)->readers;
     for (Node* reader : readers) {
       std::vector<Value*> inputs = reader->inputs;
       inputs[1] = node->input(0);
       reader->attributes.erase("output_type");
-      uses.rewrite(reader, "backpass", "SoftmaxCrossEntropyLossGradAgain", std::move(inputs));
+      graph.rewrite(*reader, "backpass", "SoftmaxCrossEntropyLossGradAgain", inputs);
     }
     node->outputs.resize(1);
     log.push_back("log probabilities of " + node->label() + " are computed again instead of kept");
     ++dropped;
   }
+  if (dropped > 0) graph.remove_dead_nodes();
   return dropped;
 }
 

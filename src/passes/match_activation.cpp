@@ -51,15 +51,15 @@ std::optional<ActivationSpec> contrib_domain(const Node& node) {
 }
 
 /// Two readers of v, Sigmoid (or HardSigmoid) and a Mul of v with its result.
-std::optional<MatchedActivation> match_gate(const UseIndex& uses, const Value* v) {
-  const std::vector<Node*>& readers = uses.readers(v);
-  if (readers.size() != 2 || uses.count(v) != 2) return std::nullopt;
+std::optional<MatchedActivation> match_gate(const Graph& graph, const Value* v) {
+  const std::vector<Node*>& readers = v->readers;
+  if (readers.size() != 2 || graph.use_count(v) != 2) return std::nullopt;
   for (int i = 0; i < 2; ++i) {
     Node* gate = readers[static_cast<std::size_t>(i)];
     Node* mul = readers[static_cast<std::size_t>(1 - i)];
     bool soft = is_op(gate, "", "Sigmoid");
     if (!(soft || is_op(gate, "", "HardSigmoid")) || !is_op(mul, "", "Mul")) continue;
-    if (uses.only_reader(gate->output(0)) != mul) continue;
+    if (graph.only_reader(gate->output(0)) != mul) continue;
     if (soft) return MatchedActivation{spec(FusedActivation::silu, 1.0F), mul};
     return MatchedActivation{
         spec(FusedActivation::hard_swish, gate->attr_float("alpha", 0.2F), gate->attr_float("beta", 0.5F)), mul};
@@ -75,9 +75,9 @@ std::optional<double> scalar_constant(const Value* v) {
   return v->constant->to_doubles().front();
 }
 
-std::optional<MatchedActivation> match_activation(const UseIndex& uses, const Value* v) {
-  Node* reader = uses.only_reader(v);
-  if (reader == nullptr) return match_gate(uses, v);
+std::optional<MatchedActivation> match_activation(const Graph& graph, const Value* v) {
+  Node* reader = graph.only_reader(v);
+  if (reader == nullptr) return match_gate(graph, v);
   if (reader->input(0) != v) return std::nullopt;
   std::optional<ActivationSpec> found;
   if (reader->domain.empty()) found = default_domain(*reader);

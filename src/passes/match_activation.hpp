@@ -5,7 +5,6 @@
 
 #include "graph/graph.hpp"
 #include "kernels/fused_activation.hpp"
-#include "passes/use_index.hpp"
 
 namespace backpass {
 
@@ -15,7 +14,7 @@ struct MatchedActivation {
 };
 
 /// The activation applied to `v`, when nothing else reads `v`: one node, or x * Sigmoid(x) in two.
-std::optional<MatchedActivation> match_activation(const UseIndex& uses, const Value* v);
+std::optional<MatchedActivation> match_activation(const Graph& graph, const Value* v);
 
 /// The only element of a constant, if `v` is one with a single element of a numeric type.
 std::optional<double> scalar_constant(const Value* v);

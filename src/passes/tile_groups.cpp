@@ -110,7 +110,7 @@ const Shape* common_shape(const Unit& a, const Unit& b) {
 
 class Grouping {
  public:
-  explicit Grouping(Graph& graph) : graph_(graph), uses_(graph.uses()) {
+  explicit Grouping(Graph& graph) : graph_(graph) {
     for (Node* node : graph.nodes()) {
       units_.push_back(std::make_unique<Unit>(unit_of(node, units_.size())));
       unit_of_[node] = units_.back().get();
@@ -168,9 +168,7 @@ class Grouping {
   template <class F>
   void for_each_reader(const Unit& unit, F&& f) const {
     for (const Node* node : unit.nodes) {
-      auto it = uses_.find(node->outputs[0]);
-      if (it == uses_.end()) continue;
-      for (const Node* reader : it->second) f(unit_of_.at(reader));
+      for (const Node* reader : node->outputs[0]->readers) f(unit_of_.at(reader));
     }
   }
 
@@ -248,7 +246,6 @@ class Grouping {
   }
 
   Graph& graph_;
-  std::map<const Value*, std::vector<Node*>> uses_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::unordered_map<const Node*, Unit*> unit_of_;
 };

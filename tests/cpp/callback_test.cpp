@@ -45,12 +45,15 @@ TEST(Callback, StateMayMakeAndDropContextsWhileItGoes) {
 }
 
 Node aten_node() {
-  Node node;
-  node.name = "it";
-  node.op = "ATen";
-  node.domain = "org.pytorch.aten";
-  node.def = find_op(node.domain, node.op);
-  return node;
+  const std::string domain = "org.pytorch.aten";
+  return {.name = "it",
+          .op = "ATen",
+          .domain = domain,
+          .def = find_op(domain, "ATen"),
+          .inputs = {},
+          .outputs = {},
+          .attributes = {},
+          .subgraphs = {}};
 }
 
 TEST(Callback, WithoutPyTorchTheNodeIsNamed) {

@@ -147,11 +147,14 @@ TEST(Tile, ManyBroadcastOperandsDoNotOverflowTheStack) {
 // Output of a float32 operator on its own, prepared for the instruction set that is chosen now.
 std::vector<float> run_alone(const OpDef& def, std::size_t inputs) {
   constexpr std::int64_t kCount = 1013;
-  Node node;
-  node.op = def.name;
-  node.def = &def;
-  node.inputs.resize(inputs, nullptr);
-  node.outputs.resize(1, nullptr);
+  const Node node{.name = "",
+                  .op = std::string(def.name),
+                  .domain = "",
+                  .def = &def,
+                  .inputs = GraphList(std::vector<Value*>(inputs, nullptr)),
+                  .outputs = {nullptr},
+                  .attributes = {},
+                  .subgraphs = {}};
   PrepareContext c(node);
   std::vector<Tensor> operands;
   for (std::size_t i = 0; i < inputs; ++i) operands.push_back(random_tensor({kCount}, static_cast<std::uint32_t>(i)));

@@ -33,7 +33,7 @@ void BackwardLoop::replay(const Graph& body, const std::vector<Value*>& inner) {
   Clone copy = clone(body);
   Graph& again = *copy.graph;
   again.outputs.resize(it_.states.size() + 1);  // the condition comes first
-  for (Capture& c : again.captures) c.outer = captured_in(back_, c.outer);
+  again.redirect_captures([&](Value* outer) { return captured_in(back_, outer); });
   finish_body(g_, again);
   std::vector<Value*> inputs{at_, nullptr};
   std::vector<Value*> outputs;
@@ -43,8 +43,7 @@ void BackwardLoop::replay(const Graph& body, const std::vector<Value*>& inner) {
   }
   const std::string name = concat(g_.node.name, "_Grad/again");
   Node* node = back_.add_node("Loop", std::move(inputs), outputs, name, "", first_);
-  again.parent = &back_;
-  node->subgraphs.emplace_back("body", std::move(copy.graph));
+  back_.add_subgraph(*node, "body", std::move(copy.graph));
   infer_node(back_, *node);
   for (std::size_t i = 0; i < inner.size(); ++i) {
     if (inner[i] != nullptr) replace(inner[i], outputs[i]);

@@ -284,9 +284,8 @@ const Register resize{{.name = "Resize",
                        .half_through_float = true}};
 
 // Before opset 11 there were only X and scales, and one way to find a source position.
-void lift_before_11(Builder&, Node& node) {
-  node.inputs.resize(2, nullptr);
-  node.inputs.insert(node.inputs.begin() + 1, nullptr);
+void lift_before_11(Builder& b, Node& node) {
+  b.graph.set_inputs(node, {node.input(0), nullptr, node.input(1)});
   node.attributes.insert_or_assign("coordinate_transformation_mode", std::string("asymmetric"));
   node.attributes.insert_or_assign("nearest_mode", std::string("floor"));
 }

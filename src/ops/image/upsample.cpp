@@ -13,14 +13,12 @@ void lift_upsample(Builder& b, Node& node) {
   if (node.has_attribute("scales")) {
     const std::vector<float> scales = node.attr_floats("scales");
     const auto count = static_cast<std::int64_t>(scales.size());
-    node.inputs.resize(1);
-    node.inputs.push_back(b.constant(Tensor::from<float>(DType::float32, {count}, scales)));
+    b.graph.set_input(node, 1, b.constant(Tensor::from<float>(DType::float32, {count}, scales)));
     node.attributes.erase("scales");
   }
   if (node.attr_string("mode", "") == "bilinear") node.attributes.insert_or_assign("mode", std::string("linear"));
   // As in Resize of opset 10, there was one way to find a source position.
-  node.inputs.resize(2, nullptr);
-  node.inputs.insert(node.inputs.begin() + 1, nullptr);
+  b.graph.set_inputs(node, {node.input(0), nullptr, node.input(1)});
   node.attributes.insert_or_assign("coordinate_transformation_mode", std::string("asymmetric"));
   node.attributes.insert_or_assign("nearest_mode", std::string("floor"));
   node.op = "Resize";

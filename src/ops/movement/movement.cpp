@@ -30,11 +30,6 @@ std::vector<Packed> replace_packed(PrepareContext& context, std::vector<TensorIn
   return packed;
 }
 
-void append_input(Node& node, std::size_t position, Value* value) {
-  if (node.inputs.size() <= position) node.inputs.resize(position + 1, nullptr);
-  node.inputs[position] = value;
-}
-
 }  // namespace
 
 Kernel through_bytes(PrepareContext& context, Kernel (*prepare)(PrepareContext&)) {
@@ -124,13 +119,13 @@ void require_index(const InferContext& context, std::size_t i) {
 
 void ints_attribute_to_input(Builder& builder, Node& node, std::string_view attribute, std::size_t input) {
   if (!node.has_attribute(attribute)) return;
-  append_input(node, input, builder.ints(node.attr_ints(attribute)));
+  builder.graph.set_input(node, input, builder.ints(node.attr_ints(attribute)));
   node.attributes.erase(node.attributes.find(attribute));
 }
 
 void int_attribute_to_input(Builder& builder, Node& node, std::string_view attribute, std::size_t input) {
   if (!node.has_attribute(attribute)) return;
-  append_input(node, input, builder.integer(node.attr_int(attribute)));
+  builder.graph.set_input(node, input, builder.integer(node.attr_int(attribute)));
   node.attributes.erase(node.attributes.find(attribute));
 }
 

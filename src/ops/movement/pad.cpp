@@ -175,10 +175,10 @@ const Register center_crop_pad{{.name = "CenterCropPad",
 
 /// Pads and the value were attributes.
 void lift_11(Builder& b, Node& node) {
-  node.inputs.resize(1);
+  b.graph.set_inputs(node, {node.input(0)});
   movement::ints_attribute_to_input(b, node, "pads", 1);
   float value = node.attr_float("value", 0);
-  if (value != 0) node.inputs.push_back(b.scalar(value, node.inputs[0]));
+  if (value != 0) b.graph.set_input(node, 2, b.scalar(value, node.inputs[0]));
   node.attributes.erase("value");
 }
 const RegisterAdapter pad_11{{.op = "Pad", .below = 11, .lift = lift_11}};

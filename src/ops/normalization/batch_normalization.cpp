@@ -168,7 +168,7 @@ void lift_before_14(Builder& b, Node& node) {
   node.op = "Reshape";
   node.attributes.clear();
   node.attributes["allowzero"] = std::int64_t{1};
-  node.inputs = {y, b.op("Shape", {x})};
+  b.graph.set_inputs(node, {y, b.op("Shape", {x})});
 }
 
 const RegisterAdapter kLift({.op = "BatchNormalization", .below = 14, .lift = lift_before_14});

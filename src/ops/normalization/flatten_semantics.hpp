@@ -17,7 +17,7 @@ inline void lift_flattening_axis(Builder& b, Node& node) {
   node.op = "Reshape";
   node.attributes.clear();
   node.attributes["allowzero"] = std::int64_t{1};
-  node.inputs = {result, b.op("Shape", {x})};
+  b.graph.set_inputs(node, {result, b.op("Shape", {x})});
 }
 
 }  // namespace backpass

@@ -138,7 +138,7 @@ const RegisterAdapter kPerGroup(
        Value* repeated = b.op("Concat", {groups, b.op("Div", {channels, groups})}, {{"axis", std::int64_t{0}}});
        for (std::size_t i = 1; i < node.inputs.size(); ++i) {
          Value* column = b.op("Unsqueeze", {node.inputs[i], b.ints({1})});
-         node.inputs[i] = b.op("Reshape", {b.op("Expand", {column, repeated}), b.ints({-1})});
+         b.graph.set_input(node, i, b.op("Reshape", {b.op("Expand", {column, repeated}), b.ints({-1})}));
        }
      }});
 

@@ -151,13 +151,14 @@ const RegisterPointwise clip_op{{.name = "Clip",
 
 // Before opset 11 the bounds were attributes.
 void lift_clip(Builder& b, Node& node) {
-  node.inputs.resize(3, nullptr);
+  std::vector<Value*> inputs{node.input(0), node.input(1), node.input(2)};
   std::size_t position = 1;
   for (const char* bound : {"min", "max"}) {
-    if (node.has_attribute(bound)) node.inputs[position] = b.scalar(node.attr_float(bound, 0), node.inputs[0]);
+    if (node.has_attribute(bound)) inputs[position] = b.scalar(node.attr_float(bound, 0), inputs[0]);
     node.attributes.erase(bound);
     ++position;
   }
+  b.graph.set_inputs(node, inputs);
 }
 
 const RegisterAdapter clip_attributes{{"Clip", 11, lift_clip}};

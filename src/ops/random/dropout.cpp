@@ -111,9 +111,9 @@ void lift_before_10(Builder&, Node& node) {
 }
 
 /// Until opset 11 ratio was an attribute, and the operator the identity.
-void lift_before_12(Builder&, Node& node) {
+void lift_before_12(Builder& b, Node& node) {
   node.attributes.clear();
-  node.inputs.resize(1);
+  b.graph.set_inputs(node, {node.input(0)});
 }
 
 const RegisterAdapter kMaskType({.op = "Dropout", .below = 10, .lift = lift_before_10});

@@ -79,8 +79,7 @@ void axes_attribute_to_input(Builder& b, Node& node) {
   std::vector<std::int64_t> axes = node.attr_ints("axes");
   node.attributes.erase("axes");
   if (axes.empty()) return;
-  node.inputs.resize(1);
-  node.inputs.push_back(b.ints(std::move(axes)));
+  b.graph.set_inputs(node, {node.input(0), b.ints(std::move(axes))});
 }
 
 }  // namespace backpass

@@ -190,8 +190,7 @@ const Register dft{{.name = "DFT",
 
 void lift_before_20(Builder& b, Node& node) {
   const std::int64_t axis = node.attr_int("axis", 1);
-  node.inputs.resize(2, nullptr);
-  node.inputs.push_back(b.integer(axis));
+  b.graph.set_inputs(node, {node.input(0), node.input(1), b.integer(axis)});
   node.attributes.erase("axis");
 }
 const RegisterAdapter dft_20{{.op = "DFT", .below = 20, .lift = lift_before_20}};
