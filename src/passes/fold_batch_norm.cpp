@@ -1,9 +1,8 @@
-#include "passes/fold_batch_norm.hpp"
-
 #include <cmath>
 #include <optional>
 
 #include "ops/op.hpp"
+#include "passes/list.hpp"
 #include "passes/use_index.hpp"
 #include "support/visit.hpp"
 
@@ -83,7 +82,7 @@ Node* foldable_conv(const UseIndex& uses, const Node& norm) {
 
 }  // namespace
 
-int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
+void fold_batch_norm(Graph& graph, Reports& reports) {
   UseIndex uses(graph);
   std::vector<Node*> nodes = graph.nodes();
   for (Node* norm : nodes) {
@@ -94,7 +93,11 @@ int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
     const Value* w = conv->input(1);
     Value* weights = graph.add_constant(w->name, scaled_weights(*w->constant, affine));
     Value* bias = graph.add_constant(norm->inputs[2]->name, new_bias(w->constant->dtype(), conv->input(2), affine));
-    log.push_back("folded " + norm->label() + " into " + conv->label());
+    reports.push_back({.node = norm->label(),
+                       .what = "folded " + norm->label() + " into " + conv->label(),
+                       .why = "a factor and an offset per channel fit into weights and bias",
+                       .operations_saved = elements_of(*norm->output(0)),
+                       .bytes_saved = bytes_of(conv->output(0))});
     std::map<std::string, Attribute, std::less<>> attributes = conv->attributes;
     std::string name = conv->name;
     uses.rewrite(norm, "", "Conv", {conv->input(0), weights, bias});
@@ -102,7 +105,7 @@ int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
     norm->name = std::move(name);
     norm->outputs.resize(1);
   }
-  return graph.remove_dead_nodes();
+  graph.remove_dead_nodes();
 }
 
 }  // namespace backpass

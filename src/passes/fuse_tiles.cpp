@@ -1,5 +1,3 @@
-#include "passes/fuse_tiles.hpp"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "kernels/tile.hpp"
+#include "passes/list.hpp"
 #include "passes/tile_groups.hpp"
 
 namespace backpass {
@@ -22,7 +21,7 @@ class Replacement {
     }
   }
 
-  std::string run(const std::map<const Value*, std::vector<Node*>>& uses) {
+  Report run(const std::map<const Value*, std::vector<Node*>>& uses) {
     collect(uses);
     TileProgram program = write();
     std::string operators = program.str();
@@ -36,7 +35,10 @@ class Replacement {
       // The values live on as outputs of the new node.
       if (std::find(outputs_.begin(), outputs_.end(), node->outputs[0]) != outputs_.end()) node->outputs.clear();
     }
-    return concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators);
+    return {.node = tile->label(),
+            .what = concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators),
+            .why = "what passes between them stays in the cache",
+            .bytes_saved = bytes_of(inner_)};
   }
 
  private:
@@ -53,7 +55,11 @@ class Replacement {
       if (it != uses.end()) {
         needed |= std::any_of(it->second.begin(), it->second.end(), [&](Node* n) { return members_.count(n) == 0; });
       }
-      if (needed) outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
+      if (needed) {
+        outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
+      } else {
+        inner_.push_back(out);
+      }
     }
   }
 
@@ -94,22 +100,18 @@ class Replacement {
   std::vector<Node*> nodes_;  // in execution order
   std::vector<Value*> inputs_;
   std::vector<Value*> outputs_;
+  std::vector<Value*> inner_;
 };
 
 }  // namespace
 
-int fuse_tiles(Graph& graph, std::vector<std::string>& log) {
+void fuse_tiles(Graph& graph, Reports& reports) {
   std::vector<TileGroup> groups = find_tile_groups(graph);
-  if (groups.empty()) return 0;
+  if (groups.empty()) return;
   const auto uses = graph.uses();
-  int absorbed = 0;
-  for (const TileGroup& group : groups) {
-    log.push_back(Replacement(graph, group).run(uses));
-    absorbed += static_cast<int>(group.nodes.size());
-  }
+  for (const TileGroup& group : groups) reports.push_back(Replacement(graph, group).run(uses));
   graph.sort_topologically();
   graph.remove_dead_nodes();
-  return absorbed;
 }
 
 }  // namespace backpass

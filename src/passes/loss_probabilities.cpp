@@ -1,7 +1,6 @@
-#include "passes/loss_probabilities.hpp"
-
 #include <algorithm>
 
+#include "passes/list.hpp"
 #include "passes/use_index.hpp"
 
 namespace backpass {
@@ -31,9 +30,8 @@ bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph, con
 
 }  // namespace
 
-int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
+void loss_probabilities(Graph& graph, Reports& reports) {
   UseIndex uses(graph);
-  int dropped = 0;
   for (Node* node : graph.nodes()) {
     if (!keeps_probabilities_for_gradients(*node, graph, uses)) continue;
     const std::vector<Node*> readers = uses.readers(node->output(1));
@@ -43,11 +41,13 @@ int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
       reader->attributes.erase("output_type");
       uses.rewrite(reader, "backpass", "SoftmaxCrossEntropyLossGradAgain", std::move(inputs));
     }
+    reports.push_back(
+        {.node = node->label(),
+         .what = "log probabilities of " + node->label() + " are computed again instead of kept",
+         .why = "only its gradient reads them, and to compute them is cheaper than to write and read them",
+         .bytes_saved = bytes_of(node->output(1))});
     node->outputs.resize(1);
-    log.push_back("log probabilities of " + node->label() + " are computed again instead of kept");
-    ++dropped;
   }
-  return dropped;
 }
 
 }  // namespace backpass

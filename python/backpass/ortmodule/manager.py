@@ -343,6 +343,7 @@ class Manager:
         options.num_threads = self.options.num_threads or torch.get_num_threads()
         options.optimize = self.options.enable_compute_optimizer
         options.profile = self.options.profile
+        options.disabled_passes = list(self.options.disabled_passes)
         names = [spec.name for spec in variant.exported.inputs]
         begin = time.perf_counter()
         graph = EngineGraph(model.SerializeToString(), names, requires_grad, options)
