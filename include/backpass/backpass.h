@@ -83,10 +83,11 @@ BP_API void bp_release_cancel_flag(BpCancelFlag* flag);
 /* ---- Options of sessions; NULL stands for the defaults. Fields that are zero are, too. */
 
 typedef struct BpSessionOptions {
-  int num_threads;      /* 0: as many as OpenMP would use */
-  int binding_cache;    /* how many sets of input extents keep their plan; 0: the default */
-  double time_limit;    /* seconds that one call may take; 0: no limit */
-  BpCancelFlag* cancel; /* stops calls while it is set; may be released before the session. NULL: none */
+  int num_threads;             /* 0: as many as OpenMP would use */
+  int binding_cache;           /* how many sets of input extents keep their plan; 0: the default */
+  double time_limit;           /* seconds that one call may take; 0: no limit */
+  BpCancelFlag* cancel;        /* stops calls while it is set; may be released before the session. NULL: none */
+  const char* disabled_passes; /* rewriting passes that do not run: names joined by commas. NULL: none */
 } BpSessionOptions;
 
 /* ---- Checkpoints. */

@@ -17,6 +17,7 @@
 
 #include "backpass/cancel.hpp"
 #include "backpass/problem.hpp"
+#include "backpass/report.hpp"
 #include "backpass/tensor.hpp"
 
 namespace backpass {
@@ -29,6 +30,11 @@ struct SessionOptions {
   int binding_cache = 16;  ///< how many sets of input extents keep their plan (least recently used go first)
   double time_limit = 0;   ///< seconds that one call may take before it throws Cancelled; 0: no limit
   std::shared_ptr<const CancelFlag> cancel = nullptr;  ///< when set, calls throw Cancelled
+  /// Rewriting passes that do not run, by name, to find the one that is to blame. BACKPASS_DISABLE_PASSES=name,name
+  /// adds to it.
+  std::vector<std::string> disabled_passes = {};
+  /// Look at every invariant of the graph after each pass; BACKPASS_VERIFY_PASSES=1 does so, too.
+  bool verify_passes = false;
 };
 
 /// Name and static type of an input or output. Extents are numbers, or names for what may vary.
@@ -89,6 +95,9 @@ class InferenceSession {
 
   /// What the rewriting passes did, one line each.
   const std::vector<std::string>& rewrites() const;
+  /// The same with reasons and savings, and the time of every pass that ran.
+  const std::vector<Report>& pass_reports() const;
+  const std::vector<PassTime>& pass_times() const;
   /// The graph as text, after rewriting.
   std::string graph_text() const;
 

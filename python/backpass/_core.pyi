@@ -64,6 +64,50 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple: ...
 
+class Report:
+    """One change that a rewriting pass made."""
+
+    @property
+    def pass_name(self) -> str: ...
+
+    @property
+    def node(self) -> str:
+        """label of the node it is about"""
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+    @property
+    def operations_saved(self) -> int | str | None:
+        """
+        operations on elements in one run: a number, an expression over extents, or None where not known
+        """
+
+    @property
+    def bytes_saved(self) -> int | str | None:
+        """bytes that one run need not write any more"""
+
+    def __repr__(self) -> str: ...
+
+class PassTime:
+    """Time spent in one pass."""
+
+    @property
+    def pass_name(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def __repr__(self) -> str: ...
+
+def simplify(model: bytes, passes: Sequence[str]) -> tuple[bytes, list[Report]]:
+    """
+    The model after these passes, still in its opset, without inputs and initializers that nothing reads; and what they did.
+    """
+
 class CancelFlag:
     """
     Stops calls of the sessions that have it among their options: they raise Cancelled. Any thread may set it; it stays set until it is cleared.
@@ -82,7 +126,7 @@ class CancelFlag:
 class SessionOptions:
     """How a session runs; every default is automatic."""
 
-    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None) -> None: ...
+    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None, disabled_passes: Sequence[str] = [], verify_passes: bool = False) -> None: ...
 
     def __repr__(self) -> str: ...
 
@@ -131,6 +175,20 @@ class SessionOptions:
 
     @cancel.setter
     def cancel(self, arg: CancelFlag | None, /) -> None: ...
+
+    @property
+    def disabled_passes(self) -> list[str]:
+        """names of rewriting passes that do not run"""
+
+    @disabled_passes.setter
+    def disabled_passes(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def verify_passes(self) -> bool:
+        """look at every invariant of the graph after each pass"""
+
+    @verify_passes.setter
+    def verify_passes(self, arg: bool, /) -> None: ...
 
 class ValueInfo:
     """Name and type of an input or output."""
@@ -234,6 +292,10 @@ class Session:
     def plan(self, feeds: dict) -> PlanReport: ...
 
     def rewrites(self) -> list[str]: ...
+
+    def pass_reports(self) -> list[Report]: ...
+
+    def pass_times(self) -> list[PassTime]: ...
 
     def graph_text(self) -> str: ...
 
@@ -416,6 +478,10 @@ class ModuleSession:
     def graph_text(self) -> str: ...
 
     def rewrites(self) -> list[str]: ...
+
+    def pass_reports(self) -> list[Report]: ...
+
+    def pass_times(self) -> list[PassTime]: ...
 
     def take_profile(self) -> list[StepRecord]: ...
 

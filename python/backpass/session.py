@@ -85,6 +85,14 @@ class InferenceSession:
         """What the rewriting passes did to the model, one line each."""
         return self._session.rewrites()
 
+    def pass_reports(self) -> list[_core.Report]:
+        """The same as objects: pass, node, what, why, and what it saves where that is known."""
+        return self._session.pass_reports()
+
+    def pass_times(self) -> dict[str, float]:
+        """Seconds that each rewriting pass took."""
+        return {time.pass_name: time.seconds for time in self._session.pass_times()}
+
     def graph_text(self) -> str:
         """The graph after rewriting, one node per line."""
         return self._session.graph_text()

@@ -125,6 +125,8 @@ void bind_module(nb::module_& m) {
           "The graph that runs, after optimisation: an ONNX model to look at, not to run.")
       .def("graph_text", &unlocked<&ModuleSession::graph_text>)
       .def("rewrites", &unlocked<&ModuleSession::rewrites>)
+      .def("pass_reports", &unlocked<&ModuleSession::pass_reports>)
+      .def("pass_times", &unlocked<&ModuleSession::pass_times>)
       .def("take_profile", &ModuleSession::take_profile);
   m.def("tensor_to_torch", &tensor_to_torch, nb::arg("tensor"), "A torch.Tensor over the same memory.");
   m.def("tensor_from_torch", &tensor_from_torch, nb::arg("tensor"), "The memory of a torch.Tensor, kept alive.");

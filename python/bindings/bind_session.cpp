@@ -111,14 +111,17 @@ void bind_options(nb::module_& m) {
       .def(
           "__init__",
           [](SessionOptions* self, int num_threads, bool optimize, bool reference, bool profile, int binding_cache,
-             double time_limit, std::shared_ptr<CancelFlag> cancel) {
-            new (self)
-                SessionOptions{num_threads, optimize, reference, profile, binding_cache, time_limit, std::move(cancel)};
+             double time_limit, std::shared_ptr<CancelFlag> cancel, std::vector<std::string> disabled_passes,
+             bool verify_passes) {
+            new (self) SessionOptions{num_threads,   optimize,   reference,         profile,
+                                      binding_cache, time_limit, std::move(cancel), std::move(disabled_passes),
+                                      verify_passes};
           },
           nb::kw_only(), nb::arg("num_threads") = d.num_threads, nb::arg("optimize") = d.optimize,
           nb::arg("reference") = d.reference, nb::arg("profile") = d.profile,
           nb::arg("binding_cache") = d.binding_cache, nb::arg("time_limit") = d.time_limit,
-          nb::arg("cancel") = nb::none())
+          nb::arg("cancel") = nb::none(), nb::arg("disabled_passes") = d.disabled_passes,
+          nb::arg("verify_passes") = d.verify_passes)
       .def("__repr__", &describe_fields)
       .def(
           "__reduce__",
@@ -134,7 +137,9 @@ void bind_options(nb::module_& m) {
       .def_rw("profile", &SessionOptions::profile)
       .def_rw("binding_cache", &SessionOptions::binding_cache)
       .def_rw("time_limit", &SessionOptions::time_limit, "seconds that one call may take; 0: no limit")
-      .def_rw("cancel", &SessionOptions::cancel, nb::arg().none(), "a CancelFlag that stops calls, or None");
+      .def_rw("cancel", &SessionOptions::cancel, nb::arg().none(), "a CancelFlag that stops calls, or None")
+      .def_rw("disabled_passes", &SessionOptions::disabled_passes, "names of rewriting passes that do not run")
+      .def_rw("verify_passes", &SessionOptions::verify_passes, "look at every invariant of the graph after each pass");
 }
 
 void bind_reports(nb::module_& m) {
@@ -198,6 +203,8 @@ void bind_session(nb::module_& m) {
       .def("run", &run, nb::arg("names"), nb::arg("feeds"))
       .def("plan", &plan, nb::arg("feeds"))
       .def("rewrites", &InferenceSession::rewrites)
+      .def("pass_reports", &InferenceSession::pass_reports)
+      .def("pass_times", &InferenceSession::pass_times)
       .def("graph_text", [](const InferenceSession& s) { return readable(s.graph_text()); })
       .def("take_profile", &InferenceSession::take_profile);
   m.def(

@@ -35,6 +35,7 @@ void bind_training(nanobind::module_& m);
 void bind_training_graph(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_module(nanobind::module_& m);
+void bind_passes(nanobind::module_& m);
 void bind_callbacks(nanobind::module_& m);
 void bind_custom(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);

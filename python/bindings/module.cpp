@@ -45,6 +45,7 @@ NB_MODULE(_core, m) {
   bind_exception<backpass::Cancelled>(m, "Cancelled", error);
   bind_exception<backpass::InternalBug>(m, "InternalBug", error);
   bind_tensor(m);
+  bind_passes(m);
   bind_session(m);
   bind_gradient(m);
   bind_training_graph(m);

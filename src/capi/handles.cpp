@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "passes/manager.hpp"
 #include "runtime/value_info.hpp"
 #include "support/printable.hpp"
 
@@ -70,6 +71,7 @@ SessionOptions to_options(const BpSessionOptions* options) {
   if (options->binding_cache != 0) result.binding_cache = options->binding_cache;
   result.time_limit = options->time_limit;
   if (options->cancel != nullptr) result.cancel = options->cancel->flag;
+  if (options->disabled_passes != nullptr) result.disabled_passes = split_names(options->disabled_passes);
   return result;
 }
 

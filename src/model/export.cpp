@@ -167,6 +167,11 @@ class Exporter {
   /// The oldest version in which the node means what it means here (the youngest change that an adapter lifts over)
   /// and the standard has it so.
   void need_opset(const Node& node, const NodeProto& proto) {
+    if (node.opset != 0) {  // still as a file had it
+      std::int64_t& known = node.domain.empty() ? opset_ : other_domains_[node.domain];
+      known = std::max(known, node.opset);
+      return;
+    }
     if (!node.domain.empty()) {
       auto version = static_cast<std::int64_t>(node.def == nullptr ? 1 : node.def->since);
       std::int64_t& known = other_domains_[node.domain];

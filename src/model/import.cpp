@@ -426,4 +426,18 @@ Import import_model(const ModelProto& model) {
   return result;
 }
 
+std::unique_ptr<Graph> import_as_written(const ModelProto& model) {
+  for (const NodeProto& node : model.graph.node) {
+    // It names a value that it differentiates in an attribute, out of reach for whoever renames values.
+    if (is_gradient_node(node)) fail<Unsupported>("[Gradient '", node.name, "'] cannot be kept as it is written");
+  }
+  Session session;
+  Opsets opsets = read_opsets(model, session);
+  auto graph = std::make_unique<Graph>();
+  Scope scope(*graph, nullptr);
+  Importer(session, opsets).build_graph(model.graph, *graph, scope);
+  throw_if_any(session.problems);
+  return graph;
+}
+
 }  // namespace backpass::onnx_io

@@ -23,6 +23,10 @@ struct Import {
 /// operators and opsets, shapes that do not fit.
 Import import_model(const ModelProto& model);
 
+/// The graph as the file has it, for passes whose result goes on as a file: nodes stay in their opset, calls of
+/// functions stay calls, only inputs, outputs and constants have types. Throws what import_model collects about names.
+std::unique_ptr<Graph> import_as_written(const ModelProto& model);
+
 /// The tensor's elements as a Tensor: shared with the file when their address is aligned, else copied.
 Tensor to_tensor(const TensorProto& proto);
 

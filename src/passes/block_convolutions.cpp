@@ -1,5 +1,3 @@
-#include "passes/block_convolutions.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -8,8 +6,7 @@
 #include "graph/builder.hpp"
 #include "graph/op.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
-#include "passes/fold_batch_norm.hpp"
-#include "passes/fuse_blocked_conv.hpp"
+#include "passes/list.hpp"
 #include "passes/match_activation.hpp"
 
 namespace backpass {
@@ -179,14 +176,13 @@ class Blocker {
 
 }  // namespace
 
-int block_convolutions(Graph& graph, std::vector<std::string>& log) {
-  int changed = fold_batch_norm(graph, log);
-  if (conv_block() == 0) return changed;
+void block_convolutions(Graph& graph, Reports& reports) {
+  if (conv_block() == 0) return;
   int converted = Blocker(graph).run();
   graph.remove_dead_nodes();
-  if (converted == 0) return changed;
-  log.push_back(concat("blocked layout of ", conv_block(), " channels: ", converted, " nodes"));
-  return changed + converted + fuse_blocked_conv(graph, log);
+  if (converted == 0) return;
+  reports.push_back({.what = concat("blocked layout of ", conv_block(), " channels: ", converted, " nodes"),
+                     .why = "vector instructions take as many channels at once"});
 }
 
 }  // namespace backpass

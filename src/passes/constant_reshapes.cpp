@@ -1,6 +1,6 @@
-#include "passes/constant_reshapes.hpp"
-
 #include <optional>
+
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -39,8 +39,8 @@ bool may_be_empty(const std::vector<std::int64_t>& target, const Value& input) {
 
 }  // namespace
 
-int constant_reshapes(Graph& graph, std::vector<std::string>& log) {
-  int changed = 0;
+void constant_reshapes(Graph& graph, Reports& reports) {
+  bool changed = false;
   for (Node* node : graph.nodes()) {
     if (node->op != "Reshape" || !node->domain.empty() || node->attr_int("allowzero", 0) != 0) continue;
     Value* shape = node->input(1);
@@ -48,11 +48,12 @@ int constant_reshapes(Graph& graph, std::vector<std::string>& log) {
     auto target = constant_target(*node->input(0), *node->output(0)->type.shape);
     if (!target || may_be_empty(*target, *node->input(0))) continue;
     graph.set_input(*node, 1, graph.add_constant(shape->name + "/constant", Tensor::ints(*target)));
-    log.push_back("made the target of " + node->label() + " constant: " + to_string(*target));
-    ++changed;
+    reports.push_back({.node = node->label(),
+                       .what = "made the target of " + node->label() + " constant: " + to_string(*target),
+                       .why = "it follows from the extents of the input, so nothing has to compute it"});
+    changed = true;
   }
-  if (changed > 0) graph.remove_dead_nodes();
-  return changed;
+  if (changed) graph.remove_dead_nodes();
 }
 
 }  // namespace backpass

@@ -1,10 +1,9 @@
-#include "passes/dropout_masks.hpp"
-
 #include <algorithm>
 #include <optional>
 
 #include "ops/random/dropout.hpp"
 #include "ops/read_scalar.hpp"
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -38,8 +37,7 @@ bool keeps_mask_for_gradients(const Node& node, const Graph& graph) {
 
 }  // namespace
 
-int drop_dropout_masks(Graph& graph, std::vector<std::string>& log) {
-  int dropped = 0;
+void dropout_masks(Graph& graph, Reports& reports) {
   for (Node* node : graph.nodes()) {
     if (!keeps_mask_for_gradients(*node, graph)) continue;
     const std::vector<Node*> readers = node->output(1)->readers;
@@ -49,12 +47,12 @@ int drop_dropout_masks(Graph& graph, std::vector<std::string>& log) {
       if (node->has_attribute("seed")) reader->attributes.emplace("seed", node->attr_int("seed"));
       graph.rewrite(*reader, "backpass", "DropoutGradAgain", {reader->input(0), node->input(1), node->input(2)});
     }
+    reports.push_back({.node = node->label(),
+                       .what = "mask of " + node->label() + " is drawn again instead of kept",
+                       .why = "only its gradient reads it, and random numbers are cheaper than memory",
+                       .bytes_saved = bytes_of(node->output(1))});
     node->outputs.resize(1);
-    log.push_back("mask of " + node->label() + " is drawn again instead of kept");
-    ++dropped;
   }
-  if (dropped > 0) graph.remove_dead_nodes();
-  return dropped;
 }
 
 }  // namespace backpass

@@ -1,9 +1,8 @@
-#include "passes/fold_batch_norm.hpp"
-
 #include <cmath>
 #include <optional>
 
 #include "graph/op.hpp"
+#include "passes/list.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -82,7 +81,7 @@ Node* foldable_conv(const Graph& graph, const Node& norm) {
 
 }  // namespace
 
-int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
+void fold_batch_norm(Graph& graph, Reports& reports) {
   std::vector<Node*> nodes = graph.nodes();
   for (Node* norm : nodes) {
     if (!is_inference_norm(*norm)) continue;
@@ -92,7 +91,11 @@ int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
     const Value* w = conv->input(1);
     Value* weights = graph.add_constant(w->name, scaled_weights(*w->constant, affine));
     Value* bias = graph.add_constant(norm->inputs[2]->name, new_bias(w->constant->dtype(), conv->input(2), affine));
-    log.push_back("folded " + norm->label() + " into " + conv->label());
+    reports.push_back({.node = norm->label(),
+                       .what = "folded " + norm->label() + " into " + conv->label(),
+                       .why = "a factor and an offset per channel fit into weights and bias",
+                       .operations_saved = elements_of(*norm->output(0)),
+                       .bytes_saved = bytes_of(conv->output(0))});
     std::map<std::string, Attribute, std::less<>> attributes = conv->attributes;
     std::string name = conv->name;
     graph.rewrite(*norm, "", "Conv", {conv->input(0), weights, bias});
@@ -100,7 +103,7 @@ int fold_batch_norm(Graph& graph, std::vector<std::string>& log) {
     norm->name = std::move(name);
     norm->outputs.resize(1);
   }
-  return graph.remove_dead_nodes();
+  graph.remove_dead_nodes();
 }
 
 }  // namespace backpass

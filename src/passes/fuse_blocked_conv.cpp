@@ -1,9 +1,9 @@
-#include "passes/fuse_blocked_conv.hpp"
-
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 
 #include "graph/op.hpp"
+#include "passes/list.hpp"
 #include "passes/match_activation.hpp"
 
 namespace backpass {
@@ -13,17 +13,17 @@ bool is_conv(const Node* node) { return node != nullptr && node->domain == "back
 
 class Fuser {
  public:
-  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log) {
+  Fuser(Graph& graph, Reports& reports) : graph_(graph), reports_(reports) {
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) position_[graph.nodes()[i]] = i;
   }
 
-  int run() {
+  void run() {
     std::vector<Node*> nodes = graph_.nodes();
     for (Node* node : nodes) {
       bool fresh = is_conv(node) && !node->has_attribute("activation") && node->input(3) == nullptr;
       if (fresh && graph_.use_count(node->output(0)) > 0) fuse(node);
     }
-    return graph_.remove_dead_nodes();
+    graph_.remove_dead_nodes();
   }
 
  private:
@@ -31,6 +31,7 @@ class Fuser {
     Node* last = conv;
     Value* residual = nullptr;
     std::string parts;
+    std::vector<Value*> inner{conv->output(0)};
     if (Node* add = residual_add(conv)) {
       residual = add->input(add->input(0) == conv->output(0) ? 1 : 0);
       last = add;
@@ -38,11 +39,15 @@ class Fuser {
     }
     std::optional<MatchedActivation> activation = match_activation(graph_, last->output(0));
     if (activation) {
+      if (last != conv) inner.push_back(last->output(0));
       last = activation->last;
       parts += (parts.empty() ? "" : " and ") + std::string(name_of(activation->spec.kind));
     }
     if (last == conv) return;
-    log_.push_back("fused " + conv->label() + " with " + parts);
+    reports_.push_back({.node = conv->label(),
+                        .what = "fused " + conv->label() + " with " + parts,
+                        .why = "results are changed while they are still in registers",
+                        .bytes_saved = bytes_of(inner)});
     rewrite(conv, last, residual, activation ? activation->spec : ActivationSpec{});
   }
 
@@ -74,12 +79,14 @@ class Fuser {
   }
 
   Graph& graph_;
-  std::vector<std::string>& log_;
+  Reports& reports_;
   std::unordered_map<const Node*, std::size_t> position_;
 };
 
 }  // namespace
 
-int fuse_blocked_conv(Graph& graph, std::vector<std::string>& log) { return Fuser(graph, log).run(); }
+void fuse_blocked_conv(Graph& graph, Reports& reports) {
+  if (std::any_of(graph.nodes().begin(), graph.nodes().end(), is_conv)) Fuser(graph, reports).run();
+}
 
 }  // namespace backpass

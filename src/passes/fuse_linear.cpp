@@ -1,11 +1,10 @@
-#include "passes/fuse_linear.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <optional>
 
 #include "graph/op.hpp"
+#include "passes/list.hpp"
 #include "passes/match_activation.hpp"
 
 namespace backpass {
@@ -29,12 +28,17 @@ struct Draft {
   Perm perm_a, perm_b, perm_y;
   double alpha = 1;
   ActivationSpec activation;
-  std::string parts;  ///< what was fused, for the log
+  std::string parts;          ///< what was fused, for the report
+  std::vector<Value*> inner;  ///< results on the way that nobody sees any more
 
   Value* result() const { return last->output(0); }
+  void move_to(Node* new_last) {
+    inner.push_back(result());
+    last = new_last;
+  }
   void absorb(const Node* node, Node* new_last) {
     parts += (parts.empty() ? "" : " + ") + node->op;
-    if (new_last != nullptr) last = new_last;
+    if (new_last != nullptr) move_to(new_last);
   }
 };
 
@@ -99,9 +103,9 @@ std::optional<Transposed> transposed(const Value* v) {
 
 class Fuser {
  public:
-  Fuser(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log) {}
+  Fuser(Graph& graph, Reports& reports) : graph_(graph), reports_(reports) {}
 
-  int run() {
+  void run() {
     std::vector<Node*> nodes = graph_.nodes();
     for (Node* node : nodes) {
       if (node->outputs.empty() || graph_.use_count(node->output(0)) == 0) continue;
@@ -115,7 +119,7 @@ class Fuser {
       take_result_transposition(*draft);
       if (!draft->parts.empty()) finish(*draft, node);
     }
-    return graph_.remove_dead_nodes();
+    graph_.remove_dead_nodes();
   }
 
  private:
@@ -159,6 +163,7 @@ class Fuser {
         Perm composed = compose(t->perm, perm);
         if (!is_readable(composed)) return;
         perm = std::move(composed);
+        if (graph_.use_count(operand) == 1) draft.inner.push_back(operand);
         operand = t->source;
         draft.absorb(from, nullptr);
         continue;
@@ -166,6 +171,7 @@ class Fuser {
       Value* tensor = nullptr;
       std::optional<double> factor = graph_.use_count(operand) == 1 ? factor_of(from, tensor) : std::nullopt;
       if (!factor || !multiply(draft, *factor)) return;
+      draft.inner.push_back(operand);
       operand = tensor;
       draft.absorb(from, nullptr);
     }
@@ -224,7 +230,7 @@ class Fuser {
     if (!found) return;
     draft.activation = found->spec;
     draft.parts += (draft.parts.empty() ? "" : " + ") + std::string(name_of(found->spec.kind));
-    draft.last = found->last;
+    draft.move_to(found->last);
   }
 
   void take_result_transposition(Draft& draft) {
@@ -263,7 +269,10 @@ class Fuser {
   }
 
   void finish(const Draft& draft, Node* product) {
-    log_.push_back("fused " + product->label() + " with " + draft.parts);
+    reports_.push_back({.node = product->label(),
+                        .what = "fused " + product->label() + " with " + draft.parts,
+                        .why = "the product reads its operands in any order and changes its result in registers",
+                        .bytes_saved = bytes_of(draft.inner)});
     std::vector<Value*> inputs{draft.a, draft.b};
     if (draft.bias != nullptr) inputs.push_back(draft.bias);
     Node* node = draft.last;
@@ -281,11 +290,11 @@ class Fuser {
   }
 
   Graph& graph_;
-  std::vector<std::string>& log_;
+  Reports& reports_;
 };
 
 }  // namespace
 
-int fuse_linear(Graph& graph, std::vector<std::string>& log) { return Fuser(graph, log).run(); }
+void fuse_linear(Graph& graph, Reports& reports) { Fuser(graph, reports).run(); }
 
 }  // namespace backpass

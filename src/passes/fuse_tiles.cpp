@@ -1,5 +1,3 @@
-#include "passes/fuse_tiles.hpp"
-
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "ops/pointwise/tile_op.hpp"
+#include "passes/list.hpp"
 #include "passes/tile_groups.hpp"
 
 namespace backpass {
@@ -21,7 +20,7 @@ class Replacement {
     }
   }
 
-  std::string run() {
+  Report run() {
     collect();
     TileProgram program = write();
     std::string operators = program.str();
@@ -35,7 +34,10 @@ class Replacement {
       // The values live on as outputs of the new node.
       if (std::find(outputs_.begin(), outputs_.end(), node->outputs[0]) != outputs_.end()) node->outputs.clear();
     }
-    return concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators);
+    return {.node = tile->label(),
+            .what = concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators),
+            .why = "what passes between them stays in the cache",
+            .bytes_saved = bytes_of(inner_)};
   }
 
  private:
@@ -49,8 +51,11 @@ class Replacement {
       Value* out = node->outputs[0];
       const bool is_read_outside =
           std::any_of(out->readers.begin(), out->readers.end(), [&](const Node* n) { return members_.count(n) == 0; });
-      if (is_read_outside || graph_.is_output(out))
+      if (is_read_outside || graph_.is_output(out)) {
         outputs_.insert(outputs_.begin(), out);  // the last one first: it can be written where an input is
+      } else {
+        inner_.push_back(out);
+      }
     }
   }
 
@@ -91,21 +96,17 @@ class Replacement {
   std::vector<Node*> nodes_;  // in execution order
   std::vector<Value*> inputs_;
   std::vector<Value*> outputs_;
+  std::vector<Value*> inner_;
 };
 
 }  // namespace
 
-int fuse_tiles(Graph& graph, std::vector<std::string>& log) {
+void fuse_tiles(Graph& graph, Reports& reports) {
   std::vector<TileGroup> groups = find_tile_groups(graph);
-  if (groups.empty()) return 0;
-  int absorbed = 0;
-  for (const TileGroup& group : groups) {
-    log.push_back(Replacement(graph, group).run());
-    absorbed += static_cast<int>(group.nodes.size());
-  }
+  if (groups.empty()) return;
+  for (const TileGroup& group : groups) reports.push_back(Replacement(graph, group).run());
   graph.sort_topologically();
   graph.remove_dead_nodes();
-  return absorbed;
 }
 
 }  // namespace backpass

@@ -1,6 +1,6 @@
-#include "passes/known_ints.hpp"
-
 #include <unordered_map>
+
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -25,22 +25,21 @@ Tensor as_tensor(const Value& v) {
 
 class Redirection {
  public:
-  Redirection(Graph& graph, std::vector<std::string>& log) : graph_(graph), log_(log) {}
+  Redirection(Graph& graph, Reports& reports) : graph_(graph), reports_(reports) {}
 
-  int run() {
+  void run() {
     for (Node* node : graph_.nodes()) {
       for (std::size_t i = 0; i < node->inputs.size(); ++i) {
         auto it = instead_.find(node->inputs[i]);
         if (it == instead_.end()) continue;
         graph_.set_input(*node, i, it->second);
-        ++redirected_;
+        redirected_ = true;
       }
       for (Value* v : node->outputs) {
         if (v != nullptr && has_known_extents(*v)) find_other(node, v);
       }
     }
-    if (redirected_ > 0) graph_.remove_dead_nodes();
-    return redirected_;
+    if (redirected_) graph_.remove_dead_nodes();
   }
 
  private:
@@ -55,22 +54,25 @@ class Redirection {
     const Value* other = it->second.value;
     instead_.emplace(v, it->second.value);
     std::string what = other->constant ? "a constant" : concat("'", other->name, "'");
-    log_.push_back(concat("replaced ", node->label(), " by ", what, ": both are ", to_string(*v->ints)));
+    reports_.push_back({.node = node->label(),
+                        .what = concat("replaced ", node->label(), " by ", what, ": both are ", to_string(*v->ints)),
+                        .why = "the extents tell it",
+                        .bytes_saved = bytes_of(v)});
   }
 
   Graph& graph_;
-  std::vector<std::string>& log_;
+  Reports& reports_;
   struct Known {
     std::vector<Dim> contents;
     Value* value;
   };
   std::unordered_map<std::string, Known> seen_;  // by the text of type and contents
   std::unordered_map<const Value*, Value*> instead_;
-  int redirected_ = 0;
+  bool redirected_ = false;
 };
 
 }  // namespace
 
-int known_ints(Graph& graph, std::vector<std::string>& log) { return Redirection(graph, log).run(); }
+void known_ints(Graph& graph, Reports& reports) { Redirection(graph, reports).run(); }
 
 }  // namespace backpass

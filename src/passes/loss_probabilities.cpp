@@ -1,6 +1,6 @@
-#include "passes/loss_probabilities.hpp"
-
 #include <algorithm>
+
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -29,8 +29,7 @@ bool keeps_probabilities_for_gradients(const Node& node, const Graph& graph) {
 
 }  // namespace
 
-int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
-  int dropped = 0;
+void loss_probabilities(Graph& graph, Reports& reports) {
   for (Node* node : graph.nodes()) {
     if (!keeps_probabilities_for_gradients(*node, graph)) continue;
     const std::vector<Node*> readers = node->output(1)->readers;
@@ -40,12 +39,13 @@ int drop_loss_probabilities(Graph& graph, std::vector<std::string>& log) {
       reader->attributes.erase("output_type");
       graph.rewrite(*reader, "backpass", "SoftmaxCrossEntropyLossGradAgain", inputs);
     }
+    reports.push_back(
+        {.node = node->label(),
+         .what = "log probabilities of " + node->label() + " are computed again instead of kept",
+         .why = "only its gradient reads them, and to compute them is cheaper than to write and read them",
+         .bytes_saved = bytes_of(node->output(1))});
     node->outputs.resize(1);
-    log.push_back("log probabilities of " + node->label() + " are computed again instead of kept");
-    ++dropped;
   }
-  if (dropped > 0) graph.remove_dead_nodes();
-  return dropped;
 }
 
 }  // namespace backpass

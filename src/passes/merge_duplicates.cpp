@@ -1,9 +1,8 @@
-#include "passes/merge_duplicates.hpp"
-
 #include <map>
 #include <optional>
 
 #include "graph/op.hpp"
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -48,7 +47,7 @@ std::optional<std::string> text_of(const Attribute& attribute) {
 
 std::optional<std::string> key_of(const Node& node) {
   if (node.def == nullptr || node.def->is_random || !node.subgraphs.empty()) return std::nullopt;
-  std::string key = node.domain + "." + node.op + "/" + std::to_string(node.outputs.size());
+  std::string key = concat(node.domain, ".", node.op, "@", node.opset, "/", node.outputs.size());
   for (const Value* v : node.outputs) key += v == nullptr ? "-" : "+";
   for (const Value* v : node.inputs) key += "|" + identity_of(v);
   for (const auto& [name, attribute] : node.attributes) {
@@ -61,9 +60,9 @@ std::optional<std::string> key_of(const Node& node) {
 
 }  // namespace
 
-int merge_duplicates(Graph& graph, std::vector<std::string>& log) {
+void merge_duplicates(Graph& graph, Reports& reports) {
   std::map<std::string, Node*> seen;
-  int removed = 0;
+  bool removed = false;
   for (Node* node : graph.nodes()) {
     std::optional<std::string> key = key_of(*node);
     if (!key) continue;
@@ -75,11 +74,14 @@ int merge_duplicates(Graph& graph, std::vector<std::string>& log) {
     for (std::size_t k = 0; k < node->outputs.size(); ++k) {
       if (node->outputs[k] != nullptr) graph.replace_uses(node->outputs[k], it->second->outputs[k]);
     }
-    log.push_back("merged " + node->label() + " with " + it->second->label());
-    ++removed;
+    reports.push_back({.node = node->label(),
+                       .what = "merged " + node->label() + " with " + it->second->label(),
+                       .why = "both compute the same from the same",
+                       .operations_saved = operations_of(*node),
+                       .bytes_saved = node->def->is_view ? "0" : bytes_of(node->outputs)});
+    removed = true;
   }
-  if (removed > 0) graph.remove_dead_nodes();
-  return removed;
+  if (removed) graph.remove_dead_nodes();
 }
 
 }  // namespace backpass

@@ -1,6 +1,7 @@
-#include "passes/remove_identities.hpp"
-
 #include <algorithm>
+
+#include "graph/op.hpp"
+#include "passes/list.hpp"
 
 namespace backpass {
 namespace {
@@ -27,8 +28,8 @@ bool is_identity(const Node& node) {
 
 }  // namespace
 
-int remove_identities(Graph& graph, std::vector<std::string>& log) {
-  int removed = 0;
+void remove_identities(Graph& graph, Reports& reports) {
+  bool removed = false;
   for (Node* node : graph.nodes()) {
     if (!is_identity(*node)) continue;
     Value* in = node->inputs[0];
@@ -36,11 +37,13 @@ int remove_identities(Graph& graph, std::vector<std::string>& log) {
     // A graph output keeps its own value when the input is something the caller owns or another output.
     if (graph.is_output(out)) continue;
     graph.replace_uses(out, in);
-    log.push_back("bypassed " + node->label());
-    ++removed;
+    reports.push_back({.node = node->label(),
+                       .what = "bypassed " + node->label(),
+                       .why = "it returns its input unchanged",
+                       .bytes_saved = node->def != nullptr && node->def->is_view ? "0" : bytes_of(out)});
+    removed = true;
   }
-  if (removed > 0) graph.remove_dead_nodes();
-  return removed;
+  if (removed) graph.remove_dead_nodes();
 }
 
 }  // namespace backpass

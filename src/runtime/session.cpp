@@ -6,7 +6,7 @@
 #include "graph/graph.hpp"
 #include "model/import.hpp"
 #include "onnx_io/reader.hpp"
-#include "passes/pipeline.hpp"
+#include "passes/manager.hpp"
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
@@ -24,13 +24,15 @@ struct InferenceSession::Impl {
   std::unique_ptr<Graph> graph;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
+  PassManager passes;
   std::vector<std::string> rewrites;
   Profiler profiler;
   RandomSource random;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
 
-  Impl(const onnx_io::ModelProto& model, const SessionOptions& o) : options(checked(o)) {
+  Impl(const onnx_io::ModelProto& model, const SessionOptions& o)
+      : options(checked(o)), passes({o.disabled_passes, o.verify_passes}) {
     CallScope call(options);
     onnx_io::Import import = onnx_io::import_model(model);
     throw_if_any(import.problems);
@@ -41,7 +43,8 @@ struct InferenceSession::Impl {
       outputs[i].name = model.graph.output[i].name;
     }
     if (options.reference) return;
-    if (options.optimize) rewrites = optimize(*graph);
+    if (options.optimize) passes.run(*graph, Side::both);
+    rewrites = passes.lines();
     program = make_program(*graph);
     executable = std::make_unique<Executable>(*program, options.binding_cache, options.profile ? &profiler : nullptr);
   }
@@ -117,6 +120,8 @@ InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = def
 const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->inputs; }
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 const std::vector<std::string>& InferenceSession::rewrites() const { return impl_->rewrites; }
+const std::vector<Report>& InferenceSession::pass_reports() const { return impl_->passes.reports(); }
+const std::vector<PassTime>& InferenceSession::pass_times() const { return impl_->passes.times(); }
 std::string InferenceSession::graph_text() const { return print(*impl_->graph); }
 
 std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {

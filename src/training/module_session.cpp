@@ -9,7 +9,7 @@
 #include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
-#include "passes/pipeline.hpp"
+#include "passes/manager.hpp"
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
@@ -61,14 +61,14 @@ Imported import(const onnx_io::ModelProto& model, const SessionOptions& options)
 struct Variant {
   Mask seeded;
   ModuleGraph module;
-  std::vector<std::string> rewrites;
+  PassManager passes;
   ReadLater later;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
 
-  Variant(ModuleGraph graph, Mask mask, const SessionOptions& options, Profiler* profiler)
-      : seeded(std::move(mask)), module(std::move(graph)) {
-    if (options.optimize) rewrites = optimize(*module.graph);
+  Variant(ModuleGraph graph, Mask mask, PassManager before, const SessionOptions& options, Profiler* profiler)
+      : seeded(std::move(mask)), module(std::move(graph)), passes(std::move(before)) {
+    if (options.optimize) passes.run(*module.graph, Side::after);
     later = find_read_later(module);
     program = make_program(*module.graph);
     executable = std::make_unique<Executable>(*program, options.binding_cache, profiler);
@@ -124,16 +124,23 @@ struct ModuleSession::Impl {
     variant_for(expected);
   }
 
-  ModuleGraph differentiated(const Mask& mask) const {
-    return add_module_gradients(clone(*plain).graph, requires_grad, mask);
+  ModuleGraph differentiated(const Mask& mask, PassManager& passes) const {
+    std::unique_ptr<Graph> graph = clone(*plain).graph;
+    if (options.optimize) passes.run(*graph, Side::before);
+    return add_module_gradients(std::move(graph), requires_grad, mask);
   }
+
+  PassManager new_passes() const { return PassManager({options.disabled_passes, options.verify_passes}); }
 
   std::shared_ptr<Variant> variant_for(const Mask& mask) {
     std::lock_guard lock(mutex);
     std::shared_ptr<Variant>& found = variants[mask];
     if (found == nullptr) {
       CallScope call(options);
-      found = std::make_shared<Variant>(differentiated(mask), mask, options, options.profile ? &profiler : nullptr);
+      PassManager passes = new_passes();
+      ModuleGraph graph = differentiated(mask, passes);
+      found = std::make_shared<Variant>(std::move(graph), mask, std::move(passes), options,
+                                        options.profile ? &profiler : nullptr);
     }
     return found;
   }
@@ -272,7 +279,8 @@ std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::rea
 }
 
 std::string ModuleSession::training_model() {
-  return impl_->written(*impl_->differentiated(impl_->expectation()).graph, false);
+  PassManager passes = impl_->new_passes();
+  return impl_->written(*impl_->differentiated(impl_->expectation(), passes).graph, false);
 }
 
 std::string ModuleSession::execution_model() {
@@ -281,7 +289,11 @@ std::string ModuleSession::execution_model() {
 
 std::string ModuleSession::graph_text() { return print(*impl_->variant_for(impl_->expectation())->module.graph); }
 
-std::vector<std::string> ModuleSession::rewrites() { return impl_->variant_for(impl_->expectation())->rewrites; }
+std::vector<std::string> ModuleSession::rewrites() { return impl_->variant_for(impl_->expectation())->passes.lines(); }
+
+std::vector<Report> ModuleSession::pass_reports() { return impl_->variant_for(impl_->expectation())->passes.reports(); }
+
+std::vector<PassTime> ModuleSession::pass_times() { return impl_->variant_for(impl_->expectation())->passes.times(); }
 
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);

@@ -65,6 +65,8 @@ class ModuleSession {
   /// The graph that runs (with gradients, if any are asked for) as text, and what the passes did to it.
   std::string graph_text();
   std::vector<std::string> rewrites();
+  std::vector<Report> pass_reports();
+  std::vector<PassTime> pass_times();
   PlanReport plan(const std::vector<RuntimeValue>& inputs);
   std::vector<StepRecord> take_profile();
 

@@ -6,7 +6,7 @@
 #include "graph/graph.hpp"
 #include "model/import.hpp"
 #include "model/training_graph.hpp"
-#include "passes/pipeline.hpp"
+#include "passes/manager.hpp"
 #include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
@@ -169,7 +169,8 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
     outputs_.push_back(describe(*graph.outputs[i]));
     outputs_.back().name = model.graph.output[i].name;
   }
-  if (options.optimize) optimize(graph);
+  PassManager passes({options.disabled_passes, options.verify_passes});
+  if (options.optimize) passes.run(graph, Side::after);
   impl_->plan();
 }
 

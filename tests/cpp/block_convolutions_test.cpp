@@ -1,10 +1,7 @@
-#include "passes/block_convolutions.hpp"
-
 #include <algorithm>
 
 #include "ops/convolution/dnnl_conv.hpp"
 #include "pass_testing.hpp"
-#include "passes/fold_batch_norm.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -12,6 +9,12 @@ namespace {
 
 using Ops = std::vector<std::string>;
 using Ints = std::vector<std::int64_t>;
+
+void blocked(Graph& graph, Reports& reports) {
+  fold_batch_norm(graph, reports);
+  block_convolutions(graph, reports);
+  fuse_blocked_conv(graph, reports);
+}
 
 class BlockConvolutions : public ::testing::Test {
  protected:
@@ -38,7 +41,7 @@ TEST_F(BlockConvolutions, ChainStaysBlocked) {
   x = f.b.op("MaxPool", {x}, {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}});
   x = conv(x, 32, 16, 1, {}, false);
   f.output(x);
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"BlockedConv", "BlockedMaxPool", "BlockedConv", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "BlockedMaxPool", "BlockedConv", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, ResidualSumAndActivation) {
@@ -49,8 +52,8 @@ TEST_F(BlockConvolutions, ResidualSumAndActivation) {
   Value* main = conv(f.b.op("Relu", {conv(z, 16, 32, 3, {{"strides", Ints{2, 2}}})}), 32, 32, 3);
   Value* sum = f.b.op("Relu", {f.b.op("Add", {main, skip})});
   f.output(f.b.op("GlobalAveragePool", {sum}));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv",
-                                                    "BlockedConv", "BlockedConv", "BlockedGlobalAveragePool"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv",
+                                         "BlockedConv", "BlockedGlobalAveragePool"}));
 }
 
 TEST_F(BlockConvolutions, InvertedResidualWithDepthwise) {
@@ -60,8 +63,7 @@ TEST_F(BlockConvolutions, InvertedResidualWithDepthwise) {
   Value* y = f.b.op("Clip", {conv(x, 16, 96, 1), zero, six});
   y = f.b.op("Clip", {conv(y, 1, 96, 3, {{"group", std::int64_t{96}}}), zero, six});
   f.output(f.b.op("Add", {x, conv(y, 96, 16, 1)}));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4),
-            (Ops{"BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, SqueezeAndExcitation) {
@@ -69,8 +71,8 @@ TEST_F(BlockConvolutions, SqueezeAndExcitation) {
   Value* s = f.b.op("ReduceMean", {x, f.b.ints({2, 3})});
   s = f.b.op("HardSigmoid", {conv(f.b.op("Relu", {conv(s, 32, 16, 1)}), 16, 32, 1)});
   f.output(conv(f.b.op("Mul", {x, s}), 32, 16, 1));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"BlockedConv", "BlockedGlobalAveragePool", "Block", "BlockedConv",
-                                                    "BlockedConv", "Mul", "BlockedConv", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "BlockedGlobalAveragePool", "Block", "BlockedConv",
+                                         "BlockedConv", "Mul", "BlockedConv", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, ConcatAndChannelConstants) {
@@ -79,8 +81,8 @@ TEST_F(BlockConvolutions, ConcatAndChannelConstants) {
   Value* z = f.b.op("Concat", {x, y}, {{"axis", std::int64_t{1}}});
   z = f.b.op("AveragePool", {z}, {{"kernel_shape", Ints{2, 3}}, {"ceil_mode", std::int64_t{1}}});
   f.output(f.b.op("Tanh", {z}));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"Block", "BlockedConv", "Block", "BlockedConv", "Mul", "Concat",
-                                                    "BlockedAveragePool", "Tanh", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"Block", "BlockedConv", "Block", "BlockedConv", "Mul", "Concat",
+                                         "BlockedAveragePool", "Tanh", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, WhatDoesNotFitStaysPlain) {
@@ -88,27 +90,27 @@ TEST_F(BlockConvolutions, WhatDoesNotFitStaysPlain) {
   Value* grouped = conv(image(16), 4, 16, 3, {{"group", std::int64_t{4}}});  // groups of 4
   Value* dynamic = f.b.op("Conv", {image(16), f.input({16, 16, 1, 1})});     // weights not constant
   for (Value* v : {odd, grouped, dynamic}) f.output(f.b.op("Relu", {v}));
-  EXPECT_EQ(f.apply(block_convolutions), (Ops{"Conv", "Conv", "Conv", "Relu", "Relu", "Relu"}));
+  EXPECT_EQ(f.apply(blocked), (Ops{"Conv", "Conv", "Conv", "Relu", "Relu", "Relu"}));
 }
 
 TEST_F(BlockConvolutions, OwnInputIsNoResidual) {
   Value* x = conv(image(3), 3, 16, 3);
   f.output(f.b.op("Add", {conv(x, 16, 16, 3), x}));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"BlockedConv", "BlockedConv", "Add", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "BlockedConv", "Add", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, SumComesBeforeTheActivationOnly) {
   Value* x = conv(image(3), 3, 16, 3);
   Value* y = f.b.op("Relu", {conv(f.b.op("Relu", {x}), 16, 16, 3)});
   f.output(f.b.op("Add", {y, x}));
-  EXPECT_EQ(f.apply(block_convolutions, 1e-4), (Ops{"BlockedConv", "Relu", "BlockedConv", "Add", "Unblock"}));
+  EXPECT_EQ(f.apply(blocked, 1e-4), (Ops{"BlockedConv", "Relu", "BlockedConv", "Add", "Unblock"}));
 }
 
 TEST_F(BlockConvolutions, TheSameBitsForAnyNumberOfThreads) {
   Value* x = f.b.op("Relu", {conv(f.input({1, 3, 33, 33}), 3, 32, 3)});
   x = f.b.op("Relu", {conv(x, 1, 32, 3, {{"group", std::int64_t{32}}})});
   f.output(conv(conv(x, 32, 64, 1), 64, 32, 3));
-  f.apply(block_convolutions, 1e-4);
+  f.apply(blocked, 1e-4);
   std::vector<Tensor> results;
   for (int threads : {1, 2, 3}) {
     ThreadScope scope(threads);

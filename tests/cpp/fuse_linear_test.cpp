@@ -1,5 +1,3 @@
-#include "passes/fuse_linear.hpp"
-
 #include "pass_testing.hpp"
 
 namespace backpass {

@@ -1,7 +1,4 @@
-#include "passes/known_ints.hpp"
-
 #include "pass_testing.hpp"
-#include "passes/merge_duplicates.hpp"
 
 namespace backpass {
 namespace {
@@ -29,9 +26,9 @@ TEST(KnownInts, EqualExpressionsAreComputedOnce) {
   Value* b =
       f.b.op("Range", {f.b.scalar(0, DType::int64), f.b.op("Squeeze", {extent(f, y, 0)}), f.b.scalar(1, DType::int64)});
   f.output(f.b.op("Add", {a, b}));
-  auto both = [](Graph& graph, std::vector<std::string>& log) {
-    known_ints(graph, log);
-    merge_duplicates(graph, log);
+  auto both = [](Graph& graph, Reports& reports) {
+    known_ints(graph, reports);
+    merge_duplicates(graph, reports);
   };
   EXPECT_EQ(f.apply(both), (Ops{"Shape", "Gather", "Squeeze", "Range", "Add"}));
 }

@@ -10,6 +10,7 @@
 
 #include "graph/builder.hpp"
 #include "graph/graph.hpp"
+#include "passes/list.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
 
@@ -76,7 +77,7 @@ struct PassFixture {
     std::vector<Tensor> before = run();
     std::vector<std::string> names;
     for (const Value* v : graph.outputs) names.push_back(v->name);
-    pass(graph, log);
+    pass(graph, reports);
     EXPECT_TRUE(verify(graph).empty()) << verify(graph).front();
     for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(graph.outputs[i]->name, names[i]);
     for (const std::vector<Tensor>& after : {run(), run_planned()}) {
@@ -93,7 +94,7 @@ struct PassFixture {
     for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], tolerance * (1 + std::abs(x[i]))) << "at " << i;
   }
 
-  std::vector<std::string> log;
+  Reports reports;
 };
 
 }  // namespace backpass

@@ -11,7 +11,7 @@
 #include "graph/infer.hpp"
 #include "ops/pointwise/pointwise.hpp"
 #include "ops/shape_rules.hpp"
-#include "passes/fuse_tiles.hpp"
+#include "passes/list.hpp"
 #include "runtime/interpreter.hpp"
 #include "support/half.hpp"
 #include "support/parallel.hpp"
@@ -220,8 +220,8 @@ std::size_t count(const Graph& graph, std::string_view op) {
 // Fuses and compares all outputs bit by bit with what the graph gave before.
 void fuse_and_compare(Model& m, float tolerance = 0) {
   std::vector<RuntimeValue> before = interpret(m.graph, m.feeds);
-  std::vector<std::string> log;
-  fuse_tiles(m.graph, log);
+  Reports reports;
+  fuse_tiles(m.graph, reports);
   ASSERT_TRUE(verify(m.graph).empty()) << verify(m.graph)[0] << print(m.graph);
   std::vector<RuntimeValue> after = interpret(m.graph, m.feeds);
   ASSERT_EQ(before.size(), after.size());

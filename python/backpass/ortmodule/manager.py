@@ -346,6 +346,7 @@ class Manager:
         options.num_threads = self.options.num_threads or torch.get_num_threads()
         options.optimize = self.options.enable_compute_optimizer
         options.profile = self.options.profile
+        options.disabled_passes = list(self.options.disabled_passes)
         try:
             graph = variant.load(model, requires_grad, options)
         except _core.InternalBug:

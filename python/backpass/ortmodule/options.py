@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,8 @@ class RuntimeOptions:
     """Record the time of every step for ``explain()``."""
     num_threads: int = 0
     """Of the engine; 0 for as many as torch uses."""
+    disabled_passes: Sequence[str] = ()
+    """Rewriting passes of the engine that do not run, by name; ``BACKPASS_DISABLE_PASSES`` adds to them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= 1024:

@@ -172,6 +172,17 @@ def test_the_graph_is_rewritten_only_if_asked_for() -> None:
     assert "  0 rewrites" not in rewritten.explain()
 
 
+def test_passes_are_switched_off_by_name() -> None:
+    def reporting(**options: Any) -> set[str]:
+        ours = wrap(net(), **options)
+        ours(X).sum().backward()
+        (graph,) = ours._manager.variants[0].graphs.values()
+        return {report.pass_name for report in graph.session.pass_reports()}
+
+    assert "fuse_linear" in reporting()
+    assert "fuse_linear" not in reporting(disabled_passes=["fuse_linear"])
+
+
 # ---- what is told
 def test_table_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     ours = wrap(net())

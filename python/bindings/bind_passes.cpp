@@ -1,0 +1,72 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.hpp"
+#include "model/export.hpp"
+#include "model/import.hpp"
+#include "onnx_io/reader.hpp"
+#include "onnx_io/writer.hpp"
+#include "passes/manager.hpp"
+
+namespace nb = nanobind;
+using namespace backpass;
+
+namespace {
+
+/// Numbers as numbers; None where nothing is known.
+nb::object saving(const std::string& text) {
+  if (text.empty()) return nb::none();
+  nb::str expression(text.c_str());
+  return nb::cast<bool>(expression.attr("isdigit")()) ? nb::object(nb::int_(expression)) : nb::object(expression);
+}
+
+std::pair<std::string, Reports> simplified(std::string_view bytes, const std::vector<std::string>& names) {
+  const onnx_io::ModelProto model = onnx_io::read_model(bytes, std::make_shared<int>());
+  const std::unique_ptr<Graph> graph = onnx_io::import_as_written(model);
+  PassManager passes;
+  passes.run(*graph, names);
+  std::erase_if(graph->inputs, [&](const Value* v) { return graph->use_count(v) == 0; });
+  onnx_io::ExportOptions how;
+  how.opset = 1;
+  how.with_types = false;
+  return {onnx_io::write_model(onnx_io::export_graph(*graph, how)), passes.reports()};
+}
+
+}  // namespace
+
+void bind_passes(nb::module_& m) {
+  nb::class_<Report>(m, "Report", "One change that a rewriting pass made.")
+      .def_ro("pass_name", &Report::pass)
+      .def_ro("node", &Report::node, "label of the node it is about")
+      .def_ro("what", &Report::what)
+      .def_ro("why", &Report::why)
+      .def_prop_ro(
+          "operations_saved", [](const Report& r) { return saving(r.operations_saved); },
+          nb::sig("def operations_saved(self) -> int | str | None"),
+          "operations on elements in one run: a number, an expression over extents, or None where not known")
+      .def_prop_ro(
+          "bytes_saved", [](const Report& r) { return saving(r.bytes_saved); },
+          nb::sig("def bytes_saved(self) -> int | str | None"), "bytes that one run need not write any more")
+      .def("__repr__", &describe_fields);
+  nb::class_<PassTime>(m, "PassTime", "Time spent in one pass.")
+      .def_ro("pass_name", &PassTime::pass)
+      .def_ro("seconds", &PassTime::seconds)
+      .def("__repr__", &describe_fields);
+  m.def(
+      "simplify",
+      [](const nb::bytes& model, const std::vector<std::string>& passes) {
+        std::pair<std::string, Reports> result;
+        {
+          const std::string_view bytes = view_of(model);
+          const Unlocked unlocked;
+          result = simplified(bytes, passes);
+        }
+        return nb::make_tuple(to_bytes(result.first), nb::cast(std::move(result.second)));
+      },
+      nb::arg("model"), nb::arg("passes"),
+      nb::sig("def simplify(model: bytes, passes: Sequence[str]) -> tuple[bytes, list[Report]]"),
+      "The model after these passes, still in its opset, without inputs and initializers that nothing reads; and what "
+      "they did.");
+}

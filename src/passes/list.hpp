@@ -1,0 +1,88 @@
+// Every pass, and the order they run in. A pass is one file with its name, one line of kPasses, and
+// tests/passes/<name>.test.
+#pragma once
+
+#include "passes/pass.hpp"
+
+namespace backpass {
+
+/// What stands behind functions that users differentiate by rules of their own, once gradients are there.
+void function_gradients(Graph& graph, Reports& reports);
+
+/// Nodes and constants that no output depends on.
+void remove_dead_nodes(Graph& graph, Reports& reports);
+
+/// Small integer tensors that inference knows as numbers become constants (`Gather(Shape(x), -1)` where the last extent
+/// of x is fixed); those known as the same expressions as an earlier one are replaced by it, so that what is made of
+/// them (the causal mask of every block of a decoder) can be recognised as equal.
+void known_ints(Graph& graph, Reports& reports);
+
+/// Computes nodes whose inputs are all constants, once: results of up to 64 MiB, unless they are larger than what they
+/// are computed from by more than 1 MiB (an Expand of a scalar is cheaper to redo than to keep).
+void fold_constants(Graph& graph, Reports& reports);
+
+/// Identity, Cast to the same type, Transpose by the identity permutation, Expand and Reshape to the same shape are
+/// bypassed.
+void remove_identities(Graph& graph, Reports& reports);
+
+/// `Reshape(x, Concat(Gather(Shape(x), 0), 12, -1))` becomes `Reshape(x, [0, 12, -1])`: the shape arithmetic, often
+/// half the nodes of an exported transformer, disappears.
+void constant_reshapes(Graph& graph, Reports& reports);
+
+/// Nodes with the same operator, inputs and attributes compute the same thing once. Random operators and nodes with
+/// subgraphs are left alone.
+void merge_duplicates(Graph& graph, Reports& reports);
+
+/// A Transpose of a Transpose is one, a Reshape of a Reshape to known extents too.
+void merge_transposes(Graph& graph, Reports& reports);
+void merge_reshapes(Graph& graph, Reports& reports);
+
+/// Dropout masks that only the gradient reads are not kept: it draws the random numbers again.
+void dropout_masks(Graph& graph, Reports& reports);
+
+/// Log probabilities that only the gradient of their loss reads are not kept: it computes them from the scores again,
+/// which is cheaper than to write them and read them back.
+void loss_probabilities(Graph& graph, Reports& reports);
+
+/// MatMul and Gemm take over what stands around them and become backpass.Linear (ops/linear/linear.cpp): transpositions
+/// and scalar factors of operands and result, a bias, an activation.
+void fuse_linear(Graph& graph, Reports& reports);
+
+/// BatchNormalization after a convolution becomes part of weights and bias. Inference form only, float32 and float64,
+/// all parameters constant.
+void fold_batch_norm(Graph& graph, Reports& reports);
+
+/// Convolutions and what stands between them work on blocked values, [N, C/b, H, W, b], which is how oneDNN's vector
+/// code wants its channels; layout changes only where a chain begins or ends. float32 images with constant weights and
+/// channels that fill blocks.
+void block_convolutions(Graph& graph, Reports& reports);
+
+/// Blocked convolutions apply a following residual sum and activation themselves.
+void fuse_blocked_conv(Graph& graph, Reports& reports);
+
+/// Replaces groups of connected nodes that work on one shape (proved equal, whatever symbols stand for) by `Tile` nodes
+/// of domain "backpass": pointwise nodes, sums, means, maxima and minima over the last axis, and pointwise nodes on
+/// what those leave. Operands may broadcast; intermediate values that are needed elsewhere become further outputs.
+/// Integer vectors, which carry shapes, are left alone.
+void fuse_tiles(Graph& graph, Reports& reports);
+
+inline constexpr Pass kPasses[] = {
+    {"function_gradients", function_gradients, Side::after, Graphs::plans},
+    {"remove_dead_nodes", remove_dead_nodes, Side::after, Graphs::both},
+    {"known_ints", known_ints, Side::after, Graphs::plans},
+    {"fold_constants", fold_constants, Side::after, Graphs::both},
+    {"remove_identities", remove_identities, Side::after, Graphs::both},
+    {"constant_reshapes", constant_reshapes, Side::after, Graphs::plans},
+    {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
+    {"merge_transposes", merge_transposes, Side::after, Graphs::files},
+    {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"dropout_masks", dropout_masks, Side::after, Graphs::plans},
+    {"loss_probabilities", loss_probabilities, Side::after, Graphs::plans},
+    {"fuse_linear", fuse_linear, Side::after, Graphs::plans},
+    {"fold_batch_norm", fold_batch_norm, Side::after, Graphs::plans},
+    {"block_convolutions", block_convolutions, Side::after, Graphs::plans},
+    {"fuse_blocked_conv", fuse_blocked_conv, Side::after, Graphs::plans},
+    {"fuse_tiles", fuse_tiles, Side::after, Graphs::plans},
+};
+
+}  // namespace backpass

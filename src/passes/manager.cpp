@@ -1,0 +1,108 @@
+#include "passes/manager.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+namespace backpass {
+namespace {
+
+template <class E>
+bool overlap(E a, E b) {
+  return (static_cast<int>(a) & static_cast<int>(b)) != 0;
+}
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+std::string names_of(std::span<const Pass> passes, Graphs graphs) {
+  std::string text;
+  for (const Pass& pass : passes) {
+    if (overlap(pass.graphs, graphs)) text += concat(text.empty() ? "" : ", ", pass.name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names(1);
+  for (char c : text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ') {
+      names.back() += c;
+    }
+  }
+  std::erase(names, "");
+  return names;
+}
+
+PassManager::PassManager(const PassOptions& options, std::span<const Pass> passes)
+    : passes_(passes), verify_(options.verify || variable("BACKPASS_VERIFY_PASSES") == "1") {
+  for (const std::string& name : options.disabled) disable(name, "disabled_passes");
+  for (const std::string& name : split_names(variable("BACKPASS_DISABLE_PASSES")))
+    disable(name, "BACKPASS_DISABLE_PASSES");
+}
+
+void PassManager::disable(const std::string& name, std::string_view given_by) {
+  const bool known = std::any_of(passes_.begin(), passes_.end(), [&](const Pass& p) { return p.name == name; });
+  if (!known) fail(given_by, ": got '", name, "', expected names among ", names_of(passes_, Graphs::both));
+  disabled_.insert(name);
+}
+
+void PassManager::run(Graph& graph, Side side) {
+  std::vector<const Pass*> chosen;
+  for (const Pass& pass : passes_) {
+    if (overlap(pass.graphs, Graphs::plans) && overlap(pass.side, side)) chosen.push_back(&pass);
+  }
+  run_all(graph, chosen);
+}
+
+void PassManager::run(Graph& graph, std::span<const std::string> names) {
+  std::vector<const Pass*> chosen;
+  for (const Pass& pass : passes_) {
+    const bool wanted = std::find(names.begin(), names.end(), pass.name) != names.end();
+    if (overlap(pass.graphs, Graphs::files) && wanted) chosen.push_back(&pass);
+  }
+  for (const std::string& name : names) {
+    const bool found = std::any_of(chosen.begin(), chosen.end(), [&](const Pass* p) { return p->name == name; });
+    if (!found) fail("passes: got '", name, "', expected names among ", names_of(passes_, Graphs::files));
+  }
+  run_all(graph, chosen);
+}
+
+void PassManager::run_all(Graph& graph, std::span<const Pass* const> chosen) {
+  for (Node* node : graph.nodes()) {
+    for (auto& [key, sub] : node->subgraphs) run_all(*sub, chosen);
+  }
+  for (const Pass* pass : chosen) {
+    if (disabled_.count(pass->name) == 0) run_one(graph, *pass);
+  }
+}
+
+void PassManager::run_one(Graph& graph, const Pass& pass) {
+  const std::size_t before = reports_.size();
+  const auto begin = std::chrono::steady_clock::now();
+  pass.run(graph, reports_);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  for (std::size_t i = before; i < reports_.size(); ++i) reports_[i].pass = pass.name;
+  auto time = std::find_if(times_.begin(), times_.end(), [&](const PassTime& t) { return t.pass == pass.name; });
+  if (time == times_.end()) time = times_.insert(times_.end(), {std::string(pass.name), 0});
+  time->seconds += spent.count();
+  if (!verify_) return;
+  const std::vector<std::string> broken = verify(graph);
+  ensure(broken.empty(), "pass ", pass.name, " left graph '", graph.name,
+         "' broken: ", broken.empty() ? "" : broken.front(), "; BACKPASS_DISABLE_PASSES=", pass.name,
+         " runs without it");
+}
+
+std::vector<std::string> PassManager::lines() const {
+  std::vector<std::string> lines;
+  for (const Report& report : reports_) lines.push_back(report.what);
+  return lines;
+}
+
+}  // namespace backpass
