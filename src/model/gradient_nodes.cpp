@@ -41,7 +41,7 @@ void replace_gradient_nodes(Graph& graph) {
     const bool seeded = is_product(*node);
     if (!seeded && (node->op != "Gradient" || node->domain != kDomain)) continue;
     const std::array<Value*, 1> seed = {seeded ? node->inputs.back() : nullptr};
-    const std::array<Value*, 1> y = {seeded ? node->inputs.rbegin()[1] : node->inputs.back()};
+    const std::array<Value*, 1> y = {seeded ? node->inputs[node->inputs.size() - 2] : node->inputs.back()};
     std::vector<Value*> xs(node->inputs.begin(),
                            node->inputs.begin() + static_cast<std::ptrdiff_t>(node->outputs.size()));
     std::vector<Value*> gradients = add_gradients(graph, y, seed, xs);
