@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -13,6 +14,7 @@ import torch
 from backpass._core import Unsupported
 from backpass.dynamo.options import CompileOptions
 from backpass.torch import ExportedModel, InputSpec, OutputSpec, Slot
+from backpass.torch.flat import FlatModule, varying_axes
 
 # torch.onnx writes these down in their inference form, which gives other results without a word.
 _WRONG_IN_TRAINING = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "rrelu_with_noise")
@@ -29,72 +31,62 @@ def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Ex
                 "use Backpass's exporter"
             )
     template, computed = _template(module.graph, placeholders)
-    positional = _Positional(_only(module, computed))
+    results = FlatModule(module, lambda *tensors: _chosen(module(*tensors), computed), [n.name for n in placeholders])
     examples, shapes = _examples(placeholders)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        program = torch.export.export(positional, examples, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(results, examples, dynamic_shapes=shapes, strict=False)
         made = torch.onnx.export(program, opset_version=OPSET, optimize=options.optimize, verbose=False)
     assert made is not None
     proto = made.model_proto
     names = list(program.graph_signature.user_inputs)
     inputs = [InputSpec(value.name, "user", names.index(value.name)) for value in proto.graph.input]
     order = [spec.target for spec in inputs]
-    for slot in template:
-        slot.index = order.index(slot.index) if slot.source == "input" else slot.index
+    template = [replace(s, index=order.index(s.index)) if s.source == "input" else s for s in template]
     outputs = [OutputSpec(value.name, "user", i) for i, value in enumerate(proto.graph.output)]
     return ExportedModel(_without_metadata(proto), inputs, outputs, template)
 
 
-def _template(graph: torch.fx.Graph, placeholders: list[torch.fx.Node]) -> tuple[list[Slot], list[torch.fx.Node]]:
-    """Where the results come from (of inputs, the position among all), and the nodes that are computed, each once."""
-    results: Any = graph.output_node().args[0]
+def _template(graph: torch.fx.Graph, placeholders: list[torch.fx.Node]) -> tuple[list[Slot], list[int]]:
+    """Where the results come from (of inputs, the position among all), and which ones are computed, each once."""
+    results = _listed(graph.output_node().args[0])
     template: list[Slot] = []
-    computed: list[torch.fx.Node] = []
-    for result in results if isinstance(results, tuple | list) else [results]:
+    computed: list[int] = []
+    for i, result in enumerate(results):
         value = result.meta["val"] if isinstance(result, torch.fx.Node) else result
         if not isinstance(value, torch.Tensor):
             template.append(Slot("constant", value=value))
         elif result in placeholders:
             template.append(Slot("input", placeholders.index(result)))
+        elif result in results[:i]:
+            template.append(template[results.index(result)])
         else:
-            if result not in computed:
-                computed.append(result)
-            template.append(Slot("output", computed.index(result)))
+            template.append(Slot("output", len(computed)))
+            computed.append(i)
     return template, computed
 
 
-def _only(module: torch.fx.GraphModule, results: list[torch.fx.Node]) -> torch.fx.GraphModule:
-    """The same graph with these outputs and nothing that only others need."""
-    graph = torch.fx.Graph()
-    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph.graph_copy(module.graph, nodes)
-    graph.output(tuple(nodes[r] for r in results))
-    graph.eliminate_dead_code()
-    return torch.fx.GraphModule(module, graph)
+def _chosen(results: Any, places: list[int]) -> tuple[torch.Tensor, ...]:
+    return tuple(_listed(results)[i] for i in places)
 
 
-class _Positional(torch.nn.Module):
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        super().__init__()
-        self.graph_module = module
-
-    def forward(self, *arguments: Any) -> Any:
-        return self.graph_module(*arguments)
+def _listed(results: Any) -> Any:
+    return results if isinstance(results, tuple | list) else (results,)
 
 
 def _examples(placeholders: list[torch.fx.Node]) -> tuple[tuple[Any, ...], Any]:
     """Tensors of the extents torch.compile saw, and which of those vary."""
     examples: list[Any] = []
-    varies: list[Any] = []
+    varies: list[list[int]] = []
     for node in placeholders:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"[placeholder '{node.name}'] exporter='torch': sizes as inputs; use Backpass's exporter")
         extents = [d if isinstance(d, int) else d.node.hint for d in value.shape]
         examples.append(torch.zeros(extents, dtype=value.dtype))
-        varies.append({i: torch.export.Dim.AUTO for i, d in enumerate(value.shape) if not isinstance(d, int)} or None)
-    return tuple(examples), {"arguments": tuple(varies)} if any(varies) else None
+        varies.append([i for i, d in enumerate(value.shape) if not isinstance(d, int)])
+    names = [node.name for node in placeholders]
+    return tuple(examples), varying_axes(names, varies) if any(varies) else None
 
 
 def _without_metadata(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -179,12 +179,13 @@ def export_graph(
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     specs = list(inputs) if inputs is not None else _default_inputs(placeholders)
     env, infos, used = _declare_inputs(builder, placeholders, specs)
-    results = lowerer.run(module.graph, env)
-    results = list(results) if isinstance(results, tuple | list) else [results]
-    _keep_assertions(builder, module.graph, results, lowerer.assertions)
+    nodes = _listed(module.graph.output_node().args[0])
+    results = _listed(lowerer.run(module.graph, env))
+    _keep_assertions(builder, nodes, results, lowerer.assertions)
     kinds = list(outputs) if outputs is not None else [("user", i) for i in range(len(results))]
-    passed = _passed_through(module.graph, dict(zip(placeholders, specs, strict=True)), used)
-    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, _same_as(module.graph))
+    passed = _passed_through(nodes, dict(zip(placeholders, specs, strict=True)), used)
+    same_as = [next(k for k, other in enumerate(nodes) if other is node) for node in nodes]  # a copy is not the same
+    output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, same_as)
     if lowerer.decided is not None:
         held = builder.like(
             builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])[0], lowerer.decided
@@ -205,10 +206,12 @@ def export_graph(
     return exported
 
 
-def _keep_assertions(b: GraphBuilder, graph: fx.Graph, results: list[Any], assertions: Sequence[Value]) -> None:
+def _listed(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _keep_assertions(b: GraphBuilder, nodes: list[Any], results: list[Any], assertions: Sequence[Value]) -> None:
     """Nothing reads an assertion: a result is made to, whose extents are multiplied by 1."""
-    (listed,) = graph.output_node().args
-    nodes: Any = listed if isinstance(listed, tuple | list) else [listed]
     made = [i for i, r in enumerate(results) if isinstance(r, Value) and nodes[i].op != "placeholder"]
     if not assertions:
         return
@@ -333,20 +336,11 @@ def _declare_outputs(
 
 
 def _passed_through(
-    graph: fx.Graph, specs: Mapping[fx.Node, InputSpec], inputs: Sequence[InputSpec]
+    results: Sequence[Any], specs: Mapping[fx.Node, InputSpec], inputs: Sequence[InputSpec]
 ) -> list[int | None]:
     """For each result, which input it is. A copy of an input is not: the user may change one of the two."""
-    (results,) = graph.output_node().args
     places = {spec.name: i for i, spec in enumerate(inputs)}
-    listed = results if isinstance(results, tuple | list) else [results]
-    return [places.get(specs[r].name) if isinstance(r, fx.Node) and r in specs else None for r in listed]
-
-
-def _same_as(graph: fx.Graph) -> list[int]:
-    """For each result, the first that is the same tensor. A copy is not, though it has the same name here."""
-    (results,) = graph.output_node().args
-    listed = list(results) if isinstance(results, tuple | list) else [results]
-    return [next(k for k, other in enumerate(listed) if other is r) for r in listed]
+    return [places.get(specs[r].name) if isinstance(r, fx.Node) and r in specs else None for r in results]
 
 
 def _is_number(value: Any) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from backpass.dynamo import CompileRecord, make_aot_ort
+from backpass.dynamo import CompileOptions, CompileRecord, make_aot_ort
+from backpass.dynamo.graph import compile_graph
+from torch.fx.experimental.proxy_tensor import make_fx
 
 MODES = ("aot", "forward")
 
@@ -191,3 +193,22 @@ def test_assertions_about_data_are_kept(mode: str, fn: Callable[..., torch.Tenso
 def test_one_hot_needs_no_assertions() -> None:
     record = both(lambda x: torch.nn.functional.one_hot(x, 4), torch.tensor([1, 3]), mode="aot")
     assert all(g.native for g in record.graphs), str(record)
+
+
+@pytest.mark.parametrize("exporter", ["backpass", "torch"])
+def test_results_of_every_kind(exporter: str) -> None:
+    """Arguments come back as they are, a result that is given twice is one tensor, None stays."""
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor | None]:
+        c = a * b
+        return [a, c, None, c, c.sum(), b]
+
+    a, b = torch.randn(3, 4), torch.randn(4, 3).T
+    graph = make_fx(fn, tracing_mode="fake")(a, b)
+    record = CompileRecord()
+    got = compile_graph(graph, "forward", CompileOptions(exporter=exporter, mode="aot"), record)([a, b])
+    torch.testing.assert_close(got, fn(a, b))
+    assert got[0] is a
+    assert got[1] is got[3]
+    assert got[5] is b
+    assert not record.graphs[0].reason

@@ -74,6 +74,14 @@ def rows() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             aten.nll_loss_backward,
             (x(), x(6, 5), labels(6, ignored=6), None, 1, IGNORED, torch.tensor(0.0)),
         ),
+        "nll without weight": (
+            aten.nll_loss_backward,
+            (x(), x(6, 5), labels(6), torch.zeros(5), 1, IGNORED, torch.tensor(0.0)),
+        ),
+        "nll, a class ignored": (
+            aten.nll_loss_backward,
+            (x(), x(6, 5), torch.full((6,), 2), None, 1, 2, torch.tensor(0.0)),
+        ),
         "nll of one": (aten.nll_loss_backward, (x(), x(5), torch.tensor(3), None, 1, IGNORED, torch.tensor(1.0))),
         "nll none, weighted": (
             aten.nll_loss_backward,

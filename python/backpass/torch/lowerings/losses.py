@@ -262,5 +262,15 @@ def nll_loss_backward(
     b: GraphBuilder, node: fx.Node, dy: Value, x: Value, target: Value, weight: Value | None, reduction: int,
     ignore_index: int, total_weight: Value,
 ) -> Value | None:  # fmt: skip
-    how = (target, weight, reduction, ignore_index)
-    return gradients(b, dy, [x], lambda scores: nll_loss(b, node, scores, *how))[0]
+    dtype, is_mean = b.dtype_of(x), REDUCTIONS[reduction] == "mean"
+
+    def forward(scores: Value) -> Value:
+        loss = nll_loss(b, node, scores, target, weight, 0 if is_mean else reduction, ignore_index)
+        if not is_mean:
+            return loss
+        # by the weight that torch saved: where that is 0, only labels that count have a gradient of NaN
+        ignored = b.op("Equal", target, b.constant(ignore_index, target.dtype))
+        kept = b.op("Where", ignored, b.constant(0, dtype), loss, dtype=dtype, shape=target.shape)
+        return b.op("Div", reduced(b, "ReduceSum", kept), total_weight)
+
+    return gradients(b, dy, [x], forward)[0]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import ONNX_TYPES, Dim, GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import ONNX_TYPES, Dim, GraphBuilder, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import meta, result_type
@@ -119,12 +119,13 @@ def native_dropout(b: GraphBuilder, node: fx.Node, x: Value, p: float, train: bo
 
 
 @lowers(aten.native_dropout_backward.default)
-def native_dropout_backward(b: GraphBuilder, node: fx.Node, dy: Value, mask: Value, scale: Scalar) -> Value:
-    """DropoutGrad knows the share that was dropped, and looks at no mask where that is nothing."""
-    if not isinstance(scale, int | float) or scale <= 1:
-        raise NoLoweringError("nothing dropped, or everything")
-    ratio = b.constant(1 - 1 / scale, torch.float64)
-    return b.op("DropoutGrad", dy, b.cast(mask, torch.bool), ratio, domain="com.microsoft", dtype=dy.dtype)
+def native_dropout_backward(b: GraphBuilder, node: fx.Node, dy: Value, mask: Value, scale: Scalar) -> Value | None:
+    dtype, kept = b.dtype_of(dy), b.cast(mask, torch.bool)
+
+    def scaled(x: Value) -> Value:
+        return b.op("Where", kept, b.op("Mul", x, b.scalar(scale, dtype)), b.constant(0, dtype))
+
+    return common.gradients(b, dy, [dy], scaled)[0]  # linear: at which x does not matter
 
 
 @lowers(aten.dropout.default)

@@ -109,15 +109,14 @@ def native_layer_norm_backward(
     bias: Any, output_mask: Sequence[bool],
 ) -> Gradients:  # fmt: skip
     scale = given(b, weight, extents, 1.0, b.dtype_of(x))
-    found = _from_statistics(b, dy, x, scale, mean, rstd, axis=-len(extents))
-    return tuple(g if want else None for g, want in zip(found, output_mask, strict=True))
+    count = max((i + 1 for i, want in enumerate(output_mask) if want), default=1)
+    found = from_statistics(b, (dy, x, scale, mean, rstd), -len(extents), count)
+    return tuple(found[i] if want else None for i, want in enumerate(output_mask))
 
 
-def _from_statistics(
-    b: GraphBuilder, dy: Value, x: Value, scale: Value, mean: Value, rstd: Value, axis: int
-) -> tuple[Value, ...]:
-    given_to = (dy, x, scale, mean, rstd)
-    return b.op("LayerNormalizationGrad", *given_to, axis=axis, outputs=3, domain="com.microsoft")
+def from_statistics(b: GraphBuilder, reads: Sequence[Value], axis: int, count: int) -> tuple[Value, ...]:
+    """The first gradients of layer normalisation, from dY, X, the scale, the mean and the inverse deviation."""
+    return b.op("LayerNormalizationGrad", *reads, axis=axis, outputs=count, domain="com.microsoft")
 
 
 @lowers(aten.native_group_norm_backward.default)
@@ -141,5 +140,6 @@ def native_group_norm_backward(
     if dz is None:
         return (None, *parameters)
     ones = common.filled(b, rows[1:], 1, dtype)
-    dx, *_ = _from_statistics(b, common.reshape(b, dz, rows), x_rows, ones, mean, rstd, axis=-1)
+    dz_rows = common.reshape(b, dz, rows)
+    (dx,) = from_statistics(b, (dz_rows, x_rows, ones, mean, rstd), -1, 1)
     return (common.reshape(b, Value(dx, dtype, rows), b.shape_of(x)), *parameters)
