@@ -1,5 +1,3 @@
-#include "training/module_session.hpp"
-
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,6 +6,7 @@
 #include "backpass/custom_operator.hpp"
 #include "onnx_io/proto.hpp"
 #include "onnx_io/writer.hpp"
+#include "training/module_session.hpp"
 
 namespace backpass {
 namespace {
