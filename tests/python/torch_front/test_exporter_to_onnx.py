@@ -204,3 +204,18 @@ def test_branches_that_depend_on_data_are_said() -> None:
 
     with pytest.warns(UserWarning, match="branches that depend on data"):
         to_onnx(function, torch.ones(3))
+
+
+def test_rewrites_leave_names_and_opset_as_they_are() -> None:
+    module = Block().eval()
+    plain, rewritten = (
+        to_onnx(module, (TOKENS, SCALE), target_opset=18, options=options)
+        for options in (OptimizationOptions(remove_unused=False, patterns=None), OptimizationOptions())
+    )
+    onnx.checker.check_model(rewritten, full_check=True)
+    assert rewritten.opset_import == plain.opset_import
+    assert rewritten.graph.input == plain.graph.input
+    assert rewritten.graph.output == plain.graph.output
+    before = {t.name: t for t in plain.graph.initializer}
+    assert all(before[t.name] == t for t in rewritten.graph.initializer)
+    assert {n for n, _ in module.named_parameters()} <= {t.name for t in rewritten.graph.initializer}
