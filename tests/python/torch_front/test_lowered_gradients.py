@@ -164,7 +164,7 @@ def test_gradient_is_torchs(name: str) -> None:
         torch.testing.assert_close(ours, eager, equal_nan=True, check_stride=False, **close)
 
 
-FAMILIES_WITHOUT_ROWS = {"common", "custom", "random"}
+FAMILIES_WITHOUT_ROWS = {"common", "custom"}
 
 
 def test_families_are_those_of_the_rows() -> None:
