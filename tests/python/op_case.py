@@ -87,6 +87,21 @@ def unary(**range_: Any) -> list[Case]:
     return [case(data(*s, **range_)) for s in shapes]
 
 
+def numbers_and_edges(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal numbers with infinities and NaN among them: `data(9, make=numbers_and_edges)`."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    flat = x.reshape(-1)
+    flat[::5] = np.inf
+    flat[1::5] = -np.inf
+    flat[2::5] = np.nan
+    return x
+
+
+def edges() -> list[Case]:
+    """What functions of one float32 must stand, besides unary()."""
+    return [case(data(*s, dtype="float32", make=numbers_and_edges)) for s in [(3, 7), (5,), (0,), ()]]
+
+
 def broadcast(count: int = 2, **range_: Any) -> list[Case]:
     """Equal shapes, scalars, either side broadcast, both sides broadcast, different ranks, nothing at all."""
     pairs = [((2, 3, 5), (2, 3, 5)), ((3, 4), (4,)), ((4,), (3, 4)), ((2, 1, 5), (1, 3, 1)), ((), ()), ((2, 3), ()),

@@ -3,22 +3,11 @@
 import itertools
 
 import numpy as np
-from op_case import FLOATS, Row, case, const, data
+from op_case import FLOATS, Row, case, const
 from op_oracle import from_torch
 
 # Long sums cancel: what is left of rounding does not shrink with the result.
 LONG_SUMS = 2e-4
-
-CORNERS = [[1.13, 2.27, 6.41, 7.83], [3.07, 0.59, 9.91, 5.23]]
-ROIS = np.float32([[1, 1, 6, 7], [0, 0, 11, 9], [3.5, 2.25, 3.75, 8], [-2, -2, 30, 20]])
-
-
-def u8(*shape):
-    return data(*shape, dtype="uint8", low=0, high=255)
-
-
-def i8(*shape):
-    return data(*shape, dtype="int8", low=-127, high=127)
 
 
 def deform_conv(
@@ -125,6 +114,24 @@ CONV_SETS = [
     case((1, 24, 10, 10), (24, 1, 5, 5), group=24, strides=[2, 2], pads=[2, 2, 2, 2]),
 ]
 
+COLUMNS = [
+    case((1, 4, 12), const([5, 4]), const([2, 2])),
+    case((2, 18, 2), const([4, 4]), const([3, 3]), pads=[0, 1, 0, 1], strides=[2, 3]),
+    case((1, 6, 3), const([5, 5]), const([2, 3]), dilations=[2, 2], strides=[1, 1], pads=[0, 0, 0, 0]),
+]
+
+
+def folded(x, image, block, **attrs):
+    import torch
+
+    pads = attrs.get("pads", [0] * 4)
+    height, width = (int(n) for n in image)
+    full = (height + pads[0] + pads[2], width + pads[1] + pads[3])
+    steps = {"stride": attrs.get("strides", [1, 1]), "dilation": attrs.get("dilations", [1, 1])}
+    out = torch.nn.functional.fold(torch.from_numpy(x), full, tuple(int(n) for n in block), **steps)
+    return out[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width].numpy()
+
+
 ROWS = [
     Row(
         "Conv",
@@ -162,57 +169,6 @@ ROWS = [
         [case((2, 3, 4, 5), (3, 4, 3, 3), (4,), strides=[2, 2], output_padding=[1, 1])],
         dtypes=("float64",),
         name="ConvTranspose-double",
-    ),
-    Row(
-        "ConvInteger",
-        [
-            case(u8(1, 2, 5, 6), u8(3, 2, 3, 3), np.array(7, "uint8"), np.array(3, "uint8"), pads=[1, 1, 1, 1]),
-            case(u8(2, 4, 9), i8(6, 2, 3), None, None, group=2, strides=[2]),
-            case(u8(1, 2, 5, 5), i8(3, 2, 3, 3), np.array(100, "uint8"), np.int8([1]), dilations=[2, 1]),
-        ],
-        opset=(21, 10),
-        oracle="ort",
-    ),
-    # Not onnxruntime: without VNNI its 8-bit products saturate in 16 bits.
-    Row(
-        "QLinearConv",
-        [
-            case(
-                u8(1, 2, 7, 6),
-                np.array(0.02, "float32"),
-                np.array(120, "uint8"),
-                u8(3, 2, 3, 3),
-                np.array(0.03, "float32"),
-                np.array(120, "uint8"),
-                np.array(0.2, "float32"),
-                np.array(100, "uint8"),
-                pads=[1, 1, 1, 1],
-            ),
-            case(
-                u8(2, 4, 7, 6),
-                np.array(0.02, "float32"),
-                np.array(120, "uint8"),
-                i8(6, 2, 3, 3),
-                np.float32([0.03, 0.1, 0.2, 1, 2, 3]),
-                np.int8([0] * 6),
-                np.array(1.5, "float32"),
-                np.array(100, "uint8"),
-                data(6, dtype="int32", low=-999, high=999),
-                group=2,
-                strides=[2, 1],
-            ),
-            case(
-                i8(1, 3, 5, 5),
-                np.array(0.02, "float32"),
-                np.array(-3, "int8"),
-                i8(4, 3, 1, 1),
-                np.array(0.03, "float32"),
-                np.array(0, "int8"),
-                np.array(0.2, "float32"),
-                np.array(5, "int8"),
-            ),
-        ],
-        opset=(21, 10),
     ),
     Row(
         "DeformConv",
@@ -275,86 +231,6 @@ ROWS = [
         name="DeformConv-ranks",
     ),
     Row(
-        "RoiAlign",
-        [
-            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3, output_width=4, sampling_ratio=2),
-            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, spatial_scale=0.5),
-            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, mode="max"),
-            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), coordinate_transformation_mode="output_half_pixel"),
-        ],
-        opset=(28, 16),
-        grad=[0],
-        grad_inputs=[
-            case((2, 2, 10, 12), const(ROIS, "row"), const([0, 1, 1, 0]), **attrs)
-            for attrs in (
-                {"output_height": 3, "output_width": 4, "sampling_ratio": 2},
-                {"output_height": 2, "output_width": 2, "spatial_scale": 0.5},
-                {"output_height": 2, "output_width": 2, "mode": "max"},
-                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2},
-            )
-        ]
-        + [
-            case((1, 2, 5, 6), const(np.zeros((0, 4)), "row"), const(np.zeros(0, np.int64)), mode=m)
-            for m in ("avg", "max")
-        ],
-    ),
-    # Rectangles whose samples lie between elements: gradients of their corners, too.
-    Row(
-        "RoiAlign",
-        [
-            case((2, 2, 10, 12), const(CORNERS, "row"), const([0, 1]), **attrs)
-            for attrs in (
-                {"output_height": 3, "output_width": 2, "sampling_ratio": 2},
-                {"output_height": 2, "output_width": 2, "mode": "max"},
-                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2, "spatial_scale": 0.7},
-            )
-        ],
-        grad=[0, 1],
-        torch=False,
-        name="RoiAlign-corners",
-    ),
-    Row(
-        "RoiAlign",
-        [case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3)],
-        opset=10,
-        oracle="ort",
-        name="RoiAlign-10",
-    ),
-    Row(
-        "MaxRoiPool",
-        [
-            case((2, 3, 10, 12), np.float32([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]]), pooled_shape=[3, 2]),
-            case((1, 1, 8, 8), np.float32([[0, 4, 4, 20, 30]]), pooled_shape=[2, 2], spatial_scale=0.25),
-        ],
-        opset=(16, 7),
-        oracle="ort",
-        grad=[0],
-        grad_inputs=[
-            case(
-                (2, 2, 10, 12), const([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]], "row"), pooled_shape=[3, 2]
-            ),
-            # corners at halves, cells without elements
-            case(
-                (1, 2, 8, 8),
-                const([[0, 4, 2, 20, 30], [0, -9, -9, -5, -5]], "row"),
-                pooled_shape=[2, 3],
-                spatial_scale=0.25,
-            ),
-            case((1, 2, 5, 6), const(np.zeros((0, 5)), "row"), pooled_shape=[2, 2]),
-        ],
-    ),
-    Row(
-        "MaxUnpool",
-        [
-            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), kernel_shape=[2, 2], strides=[2, 2]),
-            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), const([1, 1, 5, 5]), kernel_shape=[2, 2], strides=[2, 2]),
-            case((1, 2, 3), const([[[0, 2, 5], [6, 8, 11]]]), kernel_shape=[2], strides=[2]),
-        ],
-        dtypes=("float32", "float64", "float16", "bfloat16"),
-        opset=(28, 9),
-        grad=[0],
-    ),
-    Row(
         "CausalConvWithState",
         [
             case((2, 4, 8), (4, 1, 4)),
@@ -394,4 +270,5 @@ ROWS = [
         outputs=3,
         tol=LONG_SUMS,
     ),
+    Row("Col2Im", COLUMNS, dtypes=FLOATS, opset=(28, 18), oracle=folded, grad=[0]),
 ]

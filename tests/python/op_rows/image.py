@@ -1,4 +1,4 @@
-"""Resampling: Resize, Upsample, GridSample, AffineGrid."""
+"""Resampling (Resize, Upsample, GridSample, AffineGrid) and regions (RoiAlign, MaxRoiPool, NonMaxSuppression)."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ POLICIES = ("not_larger", "not_smaller")
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 MODES = ("nearest", "linear", "cubic")
 WITHOUT_ROI = const(np.zeros(0, np.float32))
+
+BOXES = data(2, 12, 4, make=lambda rng, s: rng.uniform(0, 1, s))
+SCORES = data(2, 3, 12, make=lambda rng, s: rng.uniform(0, 1, s))
+SUPPRESS = [
+    case(BOXES, SCORES, const([4]), const([0.3], "float32"), const([0.2], "float32")),
+    case(BOXES, SCORES, const([20]), const([0.0], "float32"), center_point_box=1),
+    case(BOXES, SCORES),
+]
+NEWEST_OF_ORT = 23  # what the judge reads
+CORNERS = [[1.13, 2.27, 6.41, 7.83], [3.07, 0.59, 9.91, 5.23]]
+ROIS = np.float32([[1, 1, 6, 7], [0, 0, 11, 9], [3.5, 2.25, 3.75, 8], [-2, -2, 30, 20]])
 
 ROWS = [
     Row(
@@ -268,6 +279,76 @@ ROWS = [
         tol=1e-4,
         grad=[0],
     ),
+    Row(
+        "RoiAlign",
+        [
+            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3, output_width=4, sampling_ratio=2),
+            case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, spatial_scale=0.5),
+            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=2, output_width=2, mode="max"),
+            case((2, 1, 10, 12), ROIS, const([0, 1, 1, 0]), coordinate_transformation_mode="output_half_pixel"),
+        ],
+        opset=(28, 16),
+        grad=[0],
+        grad_inputs=[
+            case((2, 2, 10, 12), const(ROIS, "row"), const([0, 1, 1, 0]), **attrs)
+            for attrs in (
+                {"output_height": 3, "output_width": 4, "sampling_ratio": 2},
+                {"output_height": 2, "output_width": 2, "spatial_scale": 0.5},
+                {"output_height": 2, "output_width": 2, "mode": "max"},
+                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2},
+            )
+        ]
+        + [
+            case((1, 2, 5, 6), const(np.zeros((0, 4)), "row"), const(np.zeros(0, np.int64)), mode=m)
+            for m in ("avg", "max")
+        ],
+    ),
+    # Rectangles whose samples lie between elements: gradients of their corners, too.
+    Row(
+        "RoiAlign",
+        [
+            case((2, 2, 10, 12), const(CORNERS, "row"), const([0, 1]), **attrs)
+            for attrs in (
+                {"output_height": 3, "output_width": 2, "sampling_ratio": 2},
+                {"output_height": 2, "output_width": 2, "mode": "max"},
+                {"coordinate_transformation_mode": "output_half_pixel", "output_height": 2, "spatial_scale": 0.7},
+            )
+        ],
+        grad=[0, 1],
+        torch=False,
+        name="RoiAlign-corners",
+    ),
+    Row(
+        "RoiAlign",
+        [case((2, 3, 10, 12), ROIS, const([0, 1, 1, 0]), output_height=3)],
+        opset=10,
+        oracle="ort",
+        name="RoiAlign-10",
+    ),
+    Row(
+        "MaxRoiPool",
+        [
+            case((2, 3, 10, 12), np.float32([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]]), pooled_shape=[3, 2]),
+            case((1, 1, 8, 8), np.float32([[0, 4, 4, 20, 30]]), pooled_shape=[2, 2], spatial_scale=0.25),
+        ],
+        opset=(16, 7),
+        oracle="ort",
+        grad=[0],
+        grad_inputs=[
+            case(
+                (2, 2, 10, 12), const([[0, 1, 1, 6, 8], [1, 0, 0, 11, 9], [1, 5, 5, 5, 5]], "row"), pooled_shape=[3, 2]
+            ),
+            # corners at halves, cells without elements
+            case(
+                (1, 2, 8, 8),
+                const([[0, 4, 2, 20, 30], [0, -9, -9, -5, -5]], "row"),
+                pooled_shape=[2, 3],
+                spatial_scale=0.25,
+            ),
+            case((1, 2, 5, 6), const(np.zeros((0, 5)), "row"), pooled_shape=[2, 2]),
+        ],
+    ),
+    Row("NonMaxSuppression", SUPPRESS, opset=(NEWEST_OF_ORT, 10), oracle="ort", sized=False),
 ]
 
 

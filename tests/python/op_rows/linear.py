@@ -1,35 +1,10 @@
-"""Matrix product and its relatives."""
+"""Matrix product and its relatives, determinants."""
 
 import numpy as np
 from op_case import FLOATS, Row, case, const, data
 
 # Long sums cancel: what is left of rounding does not shrink with the result.
 LONG_SUMS = 2e-4
-
-
-def u8(*shape):
-    return data(*shape, dtype="uint8", low=0, high=255)
-
-
-def i8(*shape):
-    return data(*shape, dtype="int8", low=-127, high=127)
-
-
-def scale(value, zero, dtype):
-    return np.array(value, "float32"), np.array(zero, dtype)
-
-
-def centered(x, zero, rows):
-    if zero is not None and rows and zero.ndim == 1:
-        zero = zero[:, None]
-    return x.astype(np.int32) - (0 if zero is None else zero.astype(np.int32))
-
-
-def qlinear_matmul(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
-    sums = np.matmul(centered(a, a_zero, False), centered(b, b_zero, False)).astype(np.float32)
-    scaled = np.rint(sums * (a_scale * b_scale / y_scale)) + y_zero.astype(np.float32)
-    limits = np.iinfo(y_zero.dtype)
-    return np.clip(scaled, limits.min, limits.max).astype(y_zero.dtype)
 
 
 def fused_matmul(a, b, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):  # noqa: N803
@@ -43,6 +18,28 @@ def fused_matmul(a, b, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB
 def fused_gemm(a, b, c, transB=0, alpha=1.0, activation="", activation_alpha=0.0):  # noqa: N803
     y = alpha * a @ (b.T if transB else b) + c
     return np.where(y < 0, activation_alpha * y, y).astype(a.dtype)
+
+
+EQUATIONS = [
+    case((3, 4), (4, 5), equation="ij,jk"),
+    case((2, 3, 5, 4), (2, 3, 7, 4), equation="bhqd,bhkd->bqhk"),
+    case((2, 5, 3, 4), (2, 7, 3, 4), equation="bqhd,bkhd->bhqk"),
+    case((2, 3, 4, 4), equation="...ii->...i"),
+    case((4, 4), equation="ii"),
+    case((3, 5), equation="ij->ji"),
+    case((3,), (4,), equation="i,j->ij"),
+    case((2, 3, 5), (3, 5), equation="...a,...a->..."),
+    case((2, 5), (3, 5, 7), (2, 7), equation="bn,anm,bm->ba"),
+    case((), (3, 4), equation=", ij -> ji"),
+    case((2, 0), (0, 3), equation="ij,jk->ik"),
+    case((2, 3, 4), (2, 4), equation="bij,bj->bij"),
+    case((2, 3, 4), equation="Aba->"),
+]
+
+
+def einsum(*operands: np.ndarray, equation: str) -> np.ndarray:
+    wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in operands]
+    return np.asarray(np.einsum(equation, *wide)).astype(operands[0].dtype)
 
 
 ROWS = [
@@ -116,44 +113,6 @@ ROWS = [
         ],
         name="Gemm-integers",
     ),
-    Row(
-        "MatMulInteger",
-        [
-            case(u8(3, 5), i8(5, 4)),
-            case(i8(3, 5), u8(5, 4), data(dtype="int8", low=-9, high=9), data(dtype="uint8", low=0, high=9)),
-            case(u8(2, 3, 5), u8(5, 4), data(3, dtype="uint8", low=0, high=9), data(4, dtype="uint8", low=0, high=9)),
-            case(u8(2, 3, 5), u8(2, 5, 4), data(2, 3, 1, dtype="uint8", low=0, high=9), None),
-        ],
-        # onnxruntime has no per-row zero points, the reference evaluator no vector of them.
-        oracle=lambda a, b, a0=None, b0=None: np.matmul(centered(a, a0, True), centered(b, b0, False)),
-        opset=(28, 10),
-    ),
-    Row(
-        "QLinearMatMul",
-        [
-            case(u8(3, 5), *scale(0.02, 3, "uint8"), u8(5, 4), *scale(0.01, 7, "uint8"), *scale(0.03, 100, "uint8")),
-            case(i8(2, 3, 70), *scale(0.02, 3, "int8"), i8(70, 4), *scale(0.01, -7, "int8"), *scale(0.5, 10, "int8")),
-            case(i8(7), *scale(0.02, 3, "int8"), i8(2, 7, 4), *scale(0.01, -7, "int8"), *scale(0.3, 0, "int8")),
-        ],
-        oracle=qlinear_matmul,
-        opset=(28, 10),
-    ),
-    Row(
-        "QLinearMatMul",
-        [
-            case(
-                u8(3, 5),
-                np.float32([0.1, 0.2, 0.3]),
-                np.uint8([1, 2, 3]),
-                i8(5, 2),
-                np.float32([0.5, 0.25]),
-                np.int8([0, 1]),
-                *scale(1.5, 100, "uint8"),
-            ),
-        ],
-        oracle=lambda a, sa, za, b, sb, zb, sy, zy: qlinear_matmul(a, sa[:, None], za[:, None], b, sb, zb, sy, zy),
-        name="QLinearMatMul-per-row",
-    ),
     *[
         Row(
             op,
@@ -184,4 +143,6 @@ ROWS = [
         domain="com.microsoft",
         oracle=fused_gemm,
     ),
+    Row("Einsum", EQUATIONS, dtypes=(*FLOATS, "int32", "int8"), opset=(28, 12), oracle=einsum, tol=1e-4, grad=[0, 1]),
+    Row("Det", [(3, 3), (2, 5, 5), (1, 1), (0, 3, 3), (0, 0)], dtypes=FLOATS, opset=(28, 11), tol=1e-3, grad=[0]),
 ]

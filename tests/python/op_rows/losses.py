@@ -1,4 +1,4 @@
-"""Losses against class labels, dropout and random numbers with a certain outcome."""
+"""Losses against class labels."""
 
 from typing import Any
 
@@ -85,18 +85,6 @@ def with_ignored_input(function: Any) -> Any:
 
 
 LOG_PROB = np.log(np.random.default_rng(5).dirichlet(np.ones(5), 6)).astype(np.float32)
-DROPOUT = [
-    (2, 3, 5),
-    (0,),
-    (),
-    case((4, 3), const(0.0, "row"), const(True)),
-    case((4, 3), const(0.7, "row"), const(False)),
-]
-CERTAIN = data(3, 4, make=lambda rng, shape: np.eye(3, 4) * 1000)
-
-
-def identity_and_mask(x: np.ndarray, *_: Any) -> list[np.ndarray]:
-    return [x, np.ones(x.shape, bool)]
 
 
 ROWS = [
@@ -184,49 +172,5 @@ ROWS = [
         outputs=2,
         oracle=from_torch(dense),
         grad=[0, 1],
-    ),
-    Row("Dropout", DROPOUT, dtypes=FLOATS, outputs=2, oracle=identity_and_mask, opset=(28, 13, 12), grad=[0]),
-    Row("Dropout", [(2, 3), (0,)], outputs=2, oracle=identity_and_mask, opset=10, name="Dropout-attributes"),
-    Row("Dropout", [(2, 3), (0,)], attrs={"ratio": 0.3}, opset=7, oracle=lambda x, **_: x, name="Dropout-7"),
-    # Random numbers that leave no choice.
-    Row(
-        "RandomNormal",
-        [case(shape=[2, 3], mean=2.0, scale=0.0)],
-        oracle=lambda **_: np.full((2, 3), 2, np.float32),
-        opset=(28, 7),
-    ),
-    Row(
-        "RandomUniform",
-        [case(shape=[4], low=3.0, high=3.0, dtype=11)],
-        oracle=lambda **_: np.full(4, 3.0),
-        opset=(28, 7),
-    ),
-    Row(
-        "RandomNormalLike",
-        [case((2, 3), mean=2.0, scale=0.0)],
-        dtypes=FLOATS,
-        oracle=lambda x, **_: np.full_like(x, 2),
-        opset=(28, 7),
-    ),
-    Row(
-        "RandomUniformLike",
-        [case((2, 3), low=3.0, high=3.0)],
-        dtypes=FLOATS,
-        oracle=lambda x, **_: np.full_like(x, 3),
-        opset=(28, 7),
-    ),
-    Row(
-        "Bernoulli",
-        [data(2, 3, dtype="float32", low=0, high=0.0), (0,)],
-        attrs={"dtype": 6},
-        oracle=lambda x, **_: x.astype(np.int32),
-        opset=(28, 15),
-    ),
-    Row(
-        "Multinomial",
-        [case(CERTAIN, sample_size=2)],
-        dtypes=FLOATS,
-        oracle=lambda x, **_: np.repeat(np.arange(3, dtype=np.int32)[:, None], 2, 1),
-        opset=(28, 7),
     ),
 ]

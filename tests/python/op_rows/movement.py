@@ -91,6 +91,10 @@ TRILU = [case((3, 4), const(k)) for k in (0, 1, -1, 4, -9)] + [
     case((4, 2), np.int64(1)),
 ]
 SEQUENCE = [case((5, 3, 2), np.array([5, 1, 3])), case((4, 4), np.array([4, 3, 2, 1]))]
+RANGES = [
+    case(const(a, "row"), const(b, "row"), const(c, "row"))
+    for a, b, c in [(1, 9, 3), (10, 4, -2), (0, 0, 1), (3, 1, 1)]
+]
 TYPES = [{}, {"dtype": 1}, {"dtype": 9, "k": -1}, {"dtype": 7, "k": 2}, {"k": 100}]
 
 # The same with shapes, bounds and counts that are computed at run time.
@@ -129,6 +133,33 @@ def flat(x: Any, axis: int = 1) -> Any:
 def eye(x: Any, dtype: int = 0, k: int = 0) -> Any:
     chosen = {0: x.dtype, 1: np.dtype(np.float32), 9: np.dtype(np.bool_), 7: np.dtype(np.int64)}[dtype]
     return np.eye(*x.shape, k=k).astype(chosen)
+
+
+def concat_training(*inputs: Any, axis: int) -> Any:
+    return np.concatenate(inputs, axis), np.array([x.shape[axis] for x in inputs])
+
+
+def split_training(x: Any, sizes: Any, axis: int = 0) -> Any:
+    return list(np.split(x, np.cumsum(sizes)[:-1], axis))
+
+
+def slice_grad(dy: Any, shape: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    dx = np.zeros(shape, dy.dtype)
+    where = [slice(None)] * len(shape)
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes):
+        where[axis] = slice(starts[i], ends[i], 1 if steps is None else steps[i])
+    dx[tuple(where)] = dy
+    return dx
+
+
+def unpad(x: Any, indices: Any) -> Any:
+    return x.reshape(-1, *x.shape[2:])[indices], np.array(x.shape[:2])
+
+
+def pad(x: Any, indices: Any, dims: Any) -> Any:
+    out = np.zeros((dims[0] * dims[1], *x.shape[1:]), x.dtype)
+    out[indices] = x
+    return out.reshape(*dims, *x.shape[1:])
 
 
 ROWS = [
@@ -264,5 +295,71 @@ ROWS = [
             name=f"{op}-fed",
         )
         for op, cases in FED.items()
+    ),
+    Row(
+        "Range",
+        RANGES,
+        dtypes=("float32", "float64", "int16", "int32", "int64"),
+        opset=(28, 11),
+        grad=[0, 2],
+        grad_inputs=[
+            case(np.float64(0.5), np.float64(4.1), np.float64(0.7)),
+            case(np.float64(3), np.float64(-3.1), np.float64(-0.5)),
+            case(np.float64(3), np.float64(2), np.float64(0.5)),
+        ],
+    ),
+    Row("Range", RANGES, dtypes=("float16", "bfloat16"), name="Range-half"),
+    Row(
+        "Range",
+        [case(np.float32(0.5), np.float32(4.1), np.float32(0.7)), case(np.int64(7), np.int64(-7), np.int64(-4))],
+        sized=False,
+        name="Range-fed",
+    ),
+    # ---- com.microsoft; onnxruntime's inference package has none of these
+    Row(
+        "ConcatTraining",
+        [case((2, 3), (2, 1), (2, 4), axis=1), case((0, 2), (3, 2), axis=0)],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=2,
+        oracle=concat_training,
+        grad=[0, 1],
+    ),
+    Row(
+        "SplitTraining",
+        [case((2, 6, 3), const([2, 0, 4]), axis=1), case((7,), const([1, 1, 5]))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=3,
+        oracle=split_training,
+        grad=[0],
+    ),
+    Row(
+        "SliceGrad",
+        [
+            case((2, 4), const([5, 4]), const([1]), const([9]), const([0]), const([3])),
+            case((3, 2), const([3, 4]), const([0, 1]), const([3, 3])),
+            case((2,), const([5]), const([-1]), const([0]), const([0]), const([-2])),
+        ],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=slice_grad,
+    ),
+    Row(
+        "FlattenAndUnpad",
+        [case((2, 3, 4), const([0, 2, 5])), case((2, 2), const([3]))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=2,
+        oracle=unpad,
+        grad=[0],
+    ),
+    Row(
+        "PadAndUnflatten",
+        [case((3, 4), const([0, 2, 5]), const([2, 3])), case((0, 2), const([], "int64"), const([1, 2]))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=pad,
+        grad=[0],
     ),
 ]

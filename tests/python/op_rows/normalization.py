@@ -1,10 +1,10 @@
-"""Softmax family and normalisation."""
+"""Softmax family and normalisation, and their named gradients."""
 
 from typing import Any
 
 import numpy as np
 import torch
-from op_case import FLOATS, Row, case, const, data
+from op_case import FLOATS, Row, case, data
 from op_oracle import from_torch
 from torch.nn import functional
 
@@ -140,6 +140,46 @@ def softmax_grad(function: Any) -> Any:
 
 X = np.random.default_rng(3).standard_normal((3, 4, 6)).astype(np.float32)
 STATISTICS = (X.mean(-1, keepdims=True), 1 / np.sqrt(X.var(-1, keepdims=True) + 1e-5))
+
+RNG = np.random.default_rng(11)
+IMAGE = RNG.standard_normal((4, 3, 5)).astype(np.float32)
+CHANNEL = [(3,), (3,), (3,), data(3, low=0.5, high=2)]
+ROUNDED = float(np.float32(EPSILON))
+
+
+def batch_norm_internal(
+    x: Any, scale: Any, bias: Any, mean: Any, variance: Any, momentum: float, **_: Any
+) -> list[Any]:
+    m, v = x.mean((0, 2)), x.var((0, 2))
+    inverse = 1 / np.sqrt(v + ROUNDED)
+    y = (x - m[:, None]) * inverse[:, None] * scale[:, None] + bias[:, None]
+    running = [old * momentum + new * (1 - momentum) for old, new in ((mean, m), (variance, v))]
+    return [r.astype(np.float32) for r in (y, *running, m, inverse)]
+
+
+def batch_norm_grad(dy: Any, x: Any, scale: Any, mean: Any, inverse: Any) -> list[Any]:
+    x, scale = x.clone().requires_grad_(), scale.clone().requires_grad_()
+    bias = torch.zeros_like(scale, requires_grad=True)
+    y = torch.nn.functional.batch_norm(x, None, None, scale, bias, True, 0.1, ROUNDED)
+    return list(torch.autograd.grad(y, [x, scale, bias], dy))
+
+
+def simplified_grad(dy: Any, x: Any, scale: Any, inverse: Any, axis: int = -1) -> list[Any]:
+    x, scale = x.clone().requires_grad_(), scale.clone().requires_grad_()
+    y = x * torch.rsqrt((x**2).mean(-1, keepdim=True) + ROUNDED) * scale
+    return list(torch.autograd.grad(y, [x, scale], dy))
+
+
+def invertible_grad(dy: Any, y: Any, scale: Any, bias: Any, inverse: Any, axis: int = -1) -> list[Any]:
+    z, g = (y - bias) / scale, dy * scale
+    dx = (g - g.mean(-1, keepdims=True) - z * (g * z).mean(-1, keepdims=True)) * inverse
+    lead = tuple(range(dy.ndim - 1))
+    return [r.astype(np.float32) for r in (dx, (dy * z).sum(lead), dy.sum(lead))]
+
+
+FEATURES = RNG.standard_normal((3, 4, 6)).astype(np.float32)
+INVERSE_ROOT = 1 / np.sqrt((FEATURES**2).mean(-1, keepdims=True) + ROUNDED)
+INVERSE_DEVIATION = 1 / np.sqrt(FEATURES.var(-1, keepdims=True) + ROUNDED)
 
 ROWS = [
     Row(
@@ -308,14 +348,45 @@ ROWS = [
         grad=[0, 1],
     ),
     Row(
-        "FakeQuant",
-        [case(data(5, 7, low=-3, high=9), const(0.1, "row"), const(3.0, "row"))],
-        attrs={"quant_min": 0, "quant_max": 60},
+        "BatchNormInternal",
+        [case((4, 3, 5), *CHANNEL)],
+        attrs={"momentum": 0.8},
         domain="com.microsoft",
-        oracle=from_torch(
-            lambda x, s, z, quant_min, quant_max: torch.fake_quantize_per_tensor_affine(
-                x, float(s), int(z), quant_min, quant_max
+        outputs=5,
+        oracle=batch_norm_internal,
+        grad=[0, 1, 2, 3, 4],
+        torch=False,
+    ),
+    Row(
+        "BatchNormalizationGrad",
+        [
+            case(
+                (4, 3, 5),
+                IMAGE,
+                (3,),
+                IMAGE.mean((0, 2)),
+                (1 / np.sqrt(IMAGE.var((0, 2)) + ROUNDED)).astype(np.float32),
             )
-        ),
+        ],
+        domain="com.microsoft",
+        outputs=3,
+        oracle=from_torch(batch_norm_grad),
+        tol=1e-4,
+    ),
+    Row(
+        "SimplifiedLayerNormalizationGrad",
+        [case((3, 4, 6), FEATURES, (6,), INVERSE_ROOT)],
+        domain="com.microsoft",
+        outputs=2,
+        oracle=from_torch(simplified_grad),
+        tol=1e-4,
+    ),
+    Row(
+        "InvertibleLayerNormalizationGrad",
+        [case((3, 4, 6), (3, 4, 6), data(6, low=0.5, high=2), (6,), INVERSE_DEVIATION)],
+        domain="com.microsoft",
+        outputs=3,
+        oracle=invertible_grad,
+        tol=1e-4,
     ),
 ]

@@ -1,22 +1,27 @@
-"""Arithmetic, comparison, logic, rounding and elementary functions."""
+"""Arithmetic, comparison, logic, rounding, elementary functions, conversion of types."""
 
 import numpy as np
 import torch
-from op_case import FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Row, broadcast, case, const, data, unary
+from onnx import TensorProto
+from op_case import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    REALS,
+    SIGNED,
+    Row,
+    broadcast,
+    case,
+    const,
+    data,
+    edges,
+    numbers_and_edges,
+    unary,
+)
 from op_oracle import from_torch
 
-
-def numbers_and_edges(rng, shape):
-    """Normal numbers with infinities and NaN among them."""
-    x = rng.standard_normal(shape).astype(np.float32)
-    flat = x.reshape(-1)
-    flat[::5] = np.inf
-    flat[1::5] = -np.inf
-    flat[2::5] = np.nan
-    return x
-
-
-EDGES = [case(data(*s, dtype="float32", make=numbers_and_edges)) for s in [(3, 7), (5,), (0,), ()]]
+EDGES = edges()
+UINT8 = np.array(0, np.uint8)
 MS = {"domain": "com.microsoft"}
 
 
@@ -50,6 +55,14 @@ def strings(*shape):
     return np.resize(np.array(["a", "bc", "", "bc", "d"], dtype=object), shape)
 
 
+def gradient_args(a, b):
+    rank = max(len(a), len(b))
+    full_a, full_b = [0] * (rank - len(a)) + list(a), [0] * (rank - len(b)) + list(b)
+    axes = range(rank - 1, -1, -1)
+    repeated = [[i for i in axes if x[i] != y[i] and x[i] < 2] for x, y in ((full_a, full_b), (full_b, full_a))]
+    return [np.array(axes, np.int64) for axes in repeated]
+
+
 def power(x, y):
     return torch.pow(x, y).to(x.dtype)
 
@@ -72,6 +85,13 @@ WHERE = [
     case(data(0, dtype="bool"), (1,), (0,)),
     case(data(dtype="bool"), (17, 33), (33,)),
 ]
+CLIP = [
+    case((2, 3), const(-0.5, "row"), const(0.5, "row")),
+    case((7,), None, const(0.0, "row")),
+    case((0,)),
+    case((3, 5), (), None),
+]
+PAIRS = [((2, 3, 5), (2, 3, 5)), ((7,), (7,)), ((), ()), ((0,), (0,)), ((17, 33), (17, 33))]
 
 ROWS = [
     Row("Add", broadcast(), dtypes=FLOATS, opset=(28, 13, 7), grad=[0, 1], bench=((1024, 1024), (1024,))),
@@ -100,6 +120,8 @@ ROWS = [
     Row("Min", [*broadcast(3), case((2, 3))], dtypes=NUMBERS, opset=(28, 12), grad=[0, 1, 2]),
     Row("Max", [(2, 3), case((2, 3), (2, 3))], opset=7, name="Max-7"),
     Row("Max", [case(data(9, make=numbers_and_edges), data(9, make=numbers_and_edges))], name="Max-edges"),
+    Row("Clip", CLIP, dtypes=(*FLOATS, "int32", "uint8"), opset=(28, 13, 11), grad=[0, 1, 2]),
+    Row("Clip", [(2, 3), (0,), ()], attrs=[{}, {"min": -0.5, "max": 0.5}], opset=7, name="Clip-attributes"),
     Row("Pow", broadcast(low=0.5, high=2), dtypes=FLOATS, opset=(28, 13, 7), oracle=from_torch(power), grad=[0, 1]),
     Row("Pow", [*POWERS, *ROOTS], dtypes=FLOATS, grad=[0], torch=power, name="Pow-constant"),
     Row("Pow", MIXED_POW, grad=[0, 1], torch=power, name="Pow-mixed"),
@@ -125,8 +147,6 @@ ROWS = [
     Row("Asinh", unary(), dtypes=FLOATS, opset=(28, 9), grad=[0]),
     Row("Acosh", unary(low=1, high=9), dtypes=FLOATS, opset=(28, 9), grad=[0]),
     Row("Atanh", unary(low=-0.9, high=0.9), dtypes=FLOATS, opset=(28, 9), grad=[0]),
-    Row("Erf", [*unary(), *EDGES], dtypes=FLOATS, opset=(28, 9), oracle=from_torch(torch.erf), grad=[0],
-        bench=(1024, 1024)),
     # ---- comparison and logic
     Row("Equal", broadcast(low=0, high=3), dtypes=(*INTEGERS, *FLOATS), opset=(28, 11)),
     Row("Equal", BOOLS, opset=(28, 7), name="Equal-bool"),
@@ -154,7 +174,17 @@ ROWS = [
     Row("Where",
         [case(data(2, 3, dtype="bool"), strings(3), strings()), case(data(dtype="bool"), strings(4), strings(4))],
         name="Where-strings"),
+    # ---- conversion of types
+    *(Row("Cast", unary(), {"to": to}, dtypes=(*FLOATS, *INTEGERS, "bool"), opset=(28, 13, 9),
+          grad=[0] if name == "float" else None, torch=lambda x, to: x.float(), name=f"Cast-{name}",
+          bench=(1024, 1024))
+      for name, to in {"float": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}.items()),
+    Row("CastLike",
+        [((2, 3), UINT8), ((0,), UINT8), ((), np.zeros(3, np.float64)), ((2, 3), np.zeros(1, np.float64))],
+        dtypes=("float32", "int32", "bool"), grad=[0], torch=lambda x, like: x.to(like.dtype)),
+    Row("BitCast", unary(), {"to": TensorProto.INT32}),
     # ---- com.microsoft
+    Row("TanhGrad", PAIRS, dtypes=FLOATS, oracle=from_torch(lambda dy, y: dy * (1 - y * y)), **MS),
     Row("Scale", [case((2, 3), data(1, dtype="float32")), case((7,), data(dtype="float32"))],
         attrs=[{}, {"scale_down": 1}], dtypes=FLOATS, oracle=lambda x, s,
         scale_down=0: x / s if scale_down else x * s, grad=[0, 1], **MS),
@@ -162,4 +192,8 @@ ROWS = [
                       case((7,), (7,), (7,), scale_0=1.0, scale_1=-1.0, scale_2=0.25)],
         dtypes=FLOATS, oracle=lambda *x, **a: sum(v * np.float32(a[f"scale_{i}"]) for i, v in enumerate(x)),
         grad=[0, 1, 2], **MS),
+    Row("BroadcastGradientArgs",
+        [case(np.array([2, 1, 5]), np.array([3, 5])), case(np.array([4]), np.array([4])),
+         case(np.array([1, 1]), np.array([2, 3, 4])), case(const([7, 1]), const([1, 2]))],
+        outputs=2, oracle=gradient_args, sized=False, **MS),
 ]  # fmt: skip

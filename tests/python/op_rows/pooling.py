@@ -125,4 +125,15 @@ ROWS = [
         grad=[0],
         torch=False,
     ),
+    Row(
+        "MaxUnpool",
+        [
+            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), kernel_shape=[2, 2], strides=[2, 2]),
+            case((1, 1, 2, 2), const([[[[5, 7], [13, 15]]]]), const([1, 1, 5, 5]), kernel_shape=[2, 2], strides=[2, 2]),
+            case((1, 2, 3), const([[[0, 2, 5], [6, 8, 11]]]), kernel_shape=[2], strides=[2]),
+        ],
+        dtypes=("float32", "float64", "float16", "bfloat16"),
+        opset=(28, 9),
+        grad=[0],
+    ),
 ]

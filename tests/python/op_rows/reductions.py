@@ -1,4 +1,4 @@
-"""Reductions over axes, positions of extrema, Einsum."""
+"""Reductions over axes, positions of extrema, running sums and products, questions about many tensors."""
 
 from typing import Any
 
@@ -68,27 +68,18 @@ ORACLES = {
 }
 
 EXTREMA = [(2, 3, 5), (7, 33), (5000,), (2, 1, 9), (4, 300)]
-EQUATIONS = [
-    case((3, 4), (4, 5), equation="ij,jk"),
-    case((2, 3, 5, 4), (2, 3, 7, 4), equation="bhqd,bhkd->bqhk"),
-    case((2, 5, 3, 4), (2, 7, 3, 4), equation="bqhd,bkhd->bhqk"),
-    case((2, 3, 4, 4), equation="...ii->...i"),
-    case((4, 4), equation="ii"),
-    case((3, 5), equation="ij->ji"),
-    case((3,), (4,), equation="i,j->ij"),
-    case((2, 3, 5), (3, 5), equation="...a,...a->..."),
-    case((2, 5), (3, 5, 7), (2, 7), equation="bn,anm,bm->ba"),
-    case((), (3, 4), equation=", ij -> ji"),
-    case((2, 0), (0, 3), equation="ij,jk->ik"),
-    case((2, 3, 4), (2, 4), equation="bij,bj->bij"),
-    case((2, 3, 4), equation="Aba->"),
+
+
+CUMULATE = [
+    case((3, 4), const(0)),
+    case((3, 4), const(-1)),
+    case((2, 3, 70), const(1, "int32")),
+    case((5,), np.int64(0)),
+    case((0, 2), const(0)),
 ]
+DIRECTIONS = [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}]
 
-
-def einsum(*operands: np.ndarray, equation: str) -> np.ndarray:
-    wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in operands]
-    return np.asarray(np.einsum(equation, *wide)).astype(operands[0].dtype)
-
+ODD = np.array([[1, np.inf, -np.inf], [np.nan, 0, -2]], np.float32)
 
 ROWS = [
     *[
@@ -148,8 +139,6 @@ ROWS = [
         )
         for name in ("ArgMax", "ArgMin")
     ],
-    Row("Einsum", EQUATIONS, dtypes=(*FLOATS, "int32", "int8"), opset=(28, 12), oracle=einsum, tol=1e-4, grad=[0, 1]),
-    Row("Det", [(3, 3), (2, 5, 5), (1, 1), (0, 3, 3), (0, 0)], dtypes=FLOATS, opset=(28, 11), tol=1e-3, grad=[0]),
     Row(
         "ReduceSumTraining",
         [case((2, 3, 5), const([0, 2])), case((4,), const(np.array([], np.int64)), noop_with_empty_axes=1)],
@@ -163,5 +152,24 @@ ROWS = [
         dtypes=("float32", "float64"),
         domain="com.microsoft",
         oracle=from_torch(lambda *x: sum((v.double() ** 2).sum() for v in x).sqrt().to(x[0].dtype)),
+    ),
+    Row("CumSum", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 11), grad=[0]),
+    Row("CumProd", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 26), grad=[0]),
+    Row("IsFinite", [case(ODD), case((2, 3))], domain="com.microsoft", oracle=lambda x: np.isfinite(x)),
+    Row(
+        "IsAllFinite",
+        [case((2,), (3, 0)), case((2,), ODD), case(ODD[1:], (2,), isinf_only=1), case(ODD[1:], isnan_only=1)],
+        domain="com.microsoft",
+        oracle=lambda *x, isinf_only=0, isnan_only=0: np.array(
+            not any(((not isnan_only) & np.isinf(v) | (not isinf_only) & np.isnan(v)).any() for v in x)
+        ),
+    ),
+    Row(
+        "MixedPrecisionScale",
+        [case(np.array(0.5, np.float32), (2, 3), (4,))],
+        attrs={"to": 10},
+        domain="com.microsoft",
+        outputs=2,
+        oracle=lambda s, *x, to: [(v * s).astype(np.float16) for v in x],
     ),
 ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import backpass
 import pytest
 import torch
-from backpass.torch import export_graph, lowerings
+from backpass.torch import export_graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten
@@ -170,12 +169,3 @@ def test_gradient_is_torchs(name: str) -> None:
     for ours, eager in zip(map(torch.from_dlpack, got), called(*tensors), strict=True):
         close = {"rtol": 2e-2, "atol": 2e-2} if eager.dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
         torch.testing.assert_close(ours, eager, equal_nan=True, check_stride=False, **close)
-
-
-FAMILIES_WITHOUT_ROWS = {"common", "random", "user_functions"}
-
-
-def test_families_are_those_of_the_rows() -> None:
-    here = {p.stem for p in Path(lowerings.__path__[0]).iterdir() if p.name[0] not in "_."}
-    there = {p.stem for p in (Path(__file__).parents[1] / "op_rows").glob("[a-z]*.py")}
-    assert here - there == FAMILIES_WITHOUT_ROWS
