@@ -63,13 +63,12 @@ TEST(Activity, BodiesReadWhatTheyCapture) {
   GradientFixture f;
   Value* x = f.input({3});
   auto body = std::make_unique<Graph>();
-  body->parent = &f.graph;
   Value* inner = body->add_value("inner", x->type);
-  body->captures = {{x, inner}};
+  body->add_capture(x, inner);
   body->outputs = {Builder(*body, nullptr, "body").op("Exp", {inner})};
   Value* y = f.graph.add_value("y", x->type);
   Node* node = f.graph.add_node("If", {f.b.constant(Tensor(DType::boolean, {}))}, {y}, "if");
-  node->subgraphs.emplace_back("then_branch", std::move(body));
+  f.graph.add_subgraph(*node, "then_branch", std::move(body));
   EXPECT_TRUE(reads_any(*node, {x}));
   EXPECT_EQ(reached_from(f.graph, {x}), (ValueSet{x, y}));
   EXPECT_EQ(needed_for(f.graph, {y}), (ValueSet{x, y}));

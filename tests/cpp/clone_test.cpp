@@ -16,12 +16,12 @@ struct Branches : GradientFixture {
     Node* node = graph.add_node("If", {flag}, {y}, "choice");
     for (bool yes : {true, false}) {
       auto body = std::make_unique<Graph>();
-      body->parent = &graph;
       Value* inner = body->add_value("inner", x->type);
       Value* factor = body->add_value("factor", w->type);
-      body->captures = {{x, inner}, {w, factor}};
+      body->add_capture(x, inner);
+      body->add_capture(w, factor);
       body->outputs = {Builder(*body, nullptr, "body").op("Mul", {inner, yes ? factor : inner})};
-      node->subgraphs.emplace_back(yes ? "then_branch" : "else_branch", std::move(body));
+      graph.add_subgraph(*node, yes ? "then_branch" : "else_branch", std::move(body));
     }
     output(b.op("Softmax", {y}, {{"axis", std::int64_t{0}}}));
   }

@@ -91,7 +91,7 @@ class GraphReader {
     Value* seen = outer.named(name);
     Value* inner = graph.add_value(name, seen->type);
     inner->constant = seen->constant;
-    graph.captures.push_back({seen, inner});
+    graph.add_capture(seen, inner);
     names_[name] = inner;
   }
 
@@ -159,12 +159,11 @@ class GraphReader {
     const std::string key = text_.until(":");
     text_.expect(":");
     auto sub = std::make_unique<Graph>();
-    sub->parent = &graph;
     GraphReader inner(*this);
     inner.names_.clear();
     inner.read(*sub, this);
     text_ = inner.text_;
-    node.subgraphs.emplace_back(key, std::move(sub));
+    graph.add_subgraph(node, key, std::move(sub));
   }
 
   void make_constant(Value& v, DType dtype) {

@@ -70,7 +70,8 @@ TEST(ModuleGraph, GradientsFollowTheOutputs) {
   EXPECT_EQ(module.graph->outputs[3]->name, "x_grad");
   const Node* yield = yield_of(module);
   ASSERT_NE(yield, nullptr);
-  EXPECT_EQ(yield->inputs, (std::vector<Value*>{aside, y}));
+  const std::vector<Value*>& reads = yield->inputs;
+  EXPECT_EQ(reads, (std::vector<Value*>{aside, y}));
   ASSERT_EQ(yield->outputs.size(), 1U);
   EXPECT_EQ(yield->outputs[0]->type.str(), y->type.str());
   EXPECT_EQ(yield->attr_ints(kYieldSeeds), std::vector<std::int64_t>{1});

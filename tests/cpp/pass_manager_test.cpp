@@ -57,8 +57,11 @@ void rename_first(Graph& graph, Reports& reports) {
 }
 
 void break_order(Graph& graph, Reports&) {
-  Node* first = graph.nodes().front();
-  std::swap(first->inputs, graph.nodes().back()->inputs);
+  Node& first = *graph.nodes().front();
+  Node& last = *graph.nodes().back();
+  const std::vector<Value*> inputs = first.inputs;
+  graph.set_inputs(first, last.inputs);
+  graph.set_inputs(last, inputs);
 }
 
 constexpr Pass kSides[] = {
