@@ -519,9 +519,7 @@ class Extent:
     def __hash__(self) -> int: ...
 
 class GraphValue:
-    """
-    A value of the graph in which a gradient rule writes; valid inside it.
-    """
+    """A value of the graph in which a gradient rule writes; valid inside it."""
 
     def input_count(self) -> int: ...
 

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "passes/manager.hpp"
 #include "runtime/value_info.hpp"
 #include "support/printable.hpp"
+#include "support/split_names.hpp"
 
 namespace backpass::capi {
 namespace {

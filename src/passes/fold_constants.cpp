@@ -62,6 +62,7 @@ std::optional<std::vector<Tensor>> results_as_written(const Node& node) {
   if (!constant) return std::nullopt;
   const std::unique_ptr<Graph> graph = alone(node);
   if (!infer_graph(*graph).empty()) return std::nullopt;
+  graph->remove_dead_nodes();  // those that inference has folded
   Reports ignored;
   fold_constants(*graph, ignored);
   std::vector<Tensor> results;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "support/split_names.hpp"
+
 namespace backpass {
 namespace {
 
@@ -26,19 +28,6 @@ std::string names_of(std::span<const Pass> passes, Graphs graphs) {
 }
 
 }  // namespace
-
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names(1);
-  for (char c : text) {
-    if (c == ',') {
-      names.emplace_back();
-    } else if (c != ' ') {
-      names.back() += c;
-    }
-  }
-  std::erase(names, "");
-  return names;
-}
 
 PassManager::PassManager(const PassOptions& options, std::span<const Pass> passes)
     : passes_(passes), verify_(options.verify || variable("BACKPASS_VERIFY_PASSES") == "1") {

@@ -12,9 +12,6 @@ struct PassOptions {
   bool verify = false;                ///< look at every invariant of the graph after each pass
 };
 
-/// The names in "a, b,c".
-std::vector<std::string> split_names(std::string_view text);
-
 class PassManager {
  public:
   /// The environment comes on top: BACKPASS_DISABLE_PASSES=name,name and BACKPASS_VERIFY_PASSES=1. InvalidInput for
