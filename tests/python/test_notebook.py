@@ -64,7 +64,8 @@ def run(folder: Path) -> tuple[CheckpointState, Module, Optimizer, LinearLRSched
 def test_options_are_keywords() -> None:
     options = SessionOptions(profile=True, num_threads=1)
     assert options.profile
-    assert repr(options).startswith("SessionOptions(binding_cache=16, cancel=None, disabled_passes=[], num_threads=1, optimize=True, prof")
+    shown = "SessionOptions(binding_cache=16, cancel=None, disabled_passes=[], num_threads=1, optimize=True, prof"
+    assert repr(options).startswith(shown)
     session = backpass.InferenceSession(model(), options)
     session.run(None, {"x": X})
     assert session.take_profile().steps
