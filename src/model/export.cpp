@@ -184,6 +184,7 @@ class Exporter {
 
   static std::vector<DType> element_types(const std::vector<Value*>& values) {
     std::vector<DType> types;
+    types.reserve(values.size());
     for (const Value* v : values) types.push_back(v == nullptr ? DType::undefined : v->type.dtype);
     return types;
   }
