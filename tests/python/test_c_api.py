@@ -222,6 +222,7 @@ class SessionOptions(ctypes.Structure):
         ("binding_cache", ctypes.c_int),
         ("time_limit", ctypes.c_double),
         ("cancel", ctypes.c_void_p),
+        ("disabled_passes", ctypes.c_char_p),
     )
 
 
@@ -245,6 +246,16 @@ def check_cancel(c: Library, folder: Path) -> None:
     (y,) = c.run_with("run", session, inputs, 1)
     np.testing.assert_array_equal(c.array(y), np.full(4, 3, np.float32))
     c.release_session(session)
+
+
+def test_passes_are_switched_off_by_name(folder: Path) -> None:
+    c = Library()
+    (folder / "loop.onnx").write_bytes(long_runs.model(long_runs.LOOP))
+    path = os.fsencode(folder / "loop.onnx")
+    known = SessionOptions(disabled_passes=b"fuse_tiles, fuse_linear")
+    c.release_session(c.get("create_session", ctypes.c_void_p, path, ctypes.byref(known)))
+    with pytest.raises(RuntimeError, match=r"disabled_passes: got 'fuse_all'.*fuse_tiles"):
+        c.get("create_session", ctypes.c_void_p, path, ctypes.byref(SessionOptions(disabled_passes=b"fuse_all")))
 
 
 def test_a_time_limit(folder: Path) -> None:
