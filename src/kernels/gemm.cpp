@@ -102,8 +102,9 @@ void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, st
     table.multiply(rows, cols, depth, block, ld, b.at(p, j0, depth), depth * table.panel, to, ldc, end);
     p += depth;
   } while (p < b.k);
-  if (epilogue.activate == nullptr) return;
-  for (std::int64_t i = 0; i < rows; ++i) epilogue.activate(to + i * ldc, cols, epilogue.parameters);
+  if (!epilogue.activate) return;
+  if (cols == ldc) return epilogue.activate(to, rows * cols);
+  for (std::int64_t i = 0; i < rows; ++i) epilogue.activate(to + i * ldc, cols);
 }
 
 template <class T>
@@ -169,7 +170,7 @@ void multiply_in_place(bool trans_a, bool trans_b, std::int64_t m, std::int64_t 
         if (epilogue.relu) {
           for (std::int64_t j = 0; j < cols; ++j) row[j] = std::max(row[j], 0.0F);
         }
-        if (epilogue.activate != nullptr) epilogue.activate(row, cols, epilogue.parameters);
+        if (epilogue.activate) epilogue.activate(row, cols);
       }
     }
   });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backpass/tensor.hpp"
+#include "kernels/tile.hpp"
 
 namespace backpass {
 
@@ -15,9 +16,7 @@ template <class T>
 struct Epilogue {
   const T* bias = nullptr;  ///< n elements; null: none
   bool relu = false;
-  /// f for contiguous elements of a finished row, or null. Called once per element.
-  void (*activate)(T* values, std::int64_t count, const float* parameters) = nullptr;
-  const float* parameters = nullptr;
+  TileCall activate = {};  ///< f of finished elements, once for each
 };
 
 /// C[m, n] = alpha * op(A) op(B) + beta * C, where op(A) is [m, k] (stored [k, m] when `trans_a`) and op(B) is [k, n].

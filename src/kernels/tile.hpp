@@ -34,13 +34,51 @@ using TileParams = std::array<double, 3>;
 /// out[i] = f(in[0][i], in[1][i], ...) for i in [0, n). `out` may be the very memory of an operand of the same size.
 using TileLoop = void (*)(const void* const* in, void* out, std::int64_t n, const TileParams& params);
 
+/// Closed at both ends.
+struct TileLimits {
+  double low;
+  double high;
+};
+
 struct TileFunction {
-  std::string_view name;
+  std::string_view name;  ///< unique
   int arity = 1;
   /// The loop for this type of the last operand (float32 stands for the 16-bit floats too); null when there is none.
   TileLoop (*loop)(DType) = nullptr;
   /// The result is bool; otherwise it has the type of the last operand.
   bool gives_bool = false;
+  /// Given where f(x) is x kept within limits, which some loops do on their own.
+  TileLimits (*limits)(const TileParams&) = nullptr;
+};
+
+/// Makes a function known by its name; a second one of that name is an error. BACKPASS_TILE_FUNCTION does this.
+class RegisterTileFunction {
+ public:
+  explicit RegisterTileFunction(const TileFunction& function);
+};
+
+/// Null when there is none.
+const TileFunction* find_tile_function(std::string_view name);
+
+/// A loop over memory in place, with its parameters.
+struct TileCall {
+  TileLoop loop = nullptr;  ///< null: nothing to do
+  TileParams params{};
+
+  explicit operator bool() const { return loop != nullptr; }
+  void operator()(void* values, std::int64_t n) const {
+    const void* in[] = {values};
+    loop(in, values, n, params);
+  }
+};
+
+/// A function of one operand, or none: what follows a product or convolution while the result is in cache.
+struct UnaryTile {
+  const TileFunction* function = nullptr;
+  TileParams params{};
+
+  explicit operator bool() const { return function != nullptr; }
+  TileCall bind(DType t) const { return function != nullptr ? TileCall{function->loop(t), params} : TileCall{}; }
 };
 
 /// Between `rows` runs of `length` consecutive elements and one element for each of them.

@@ -196,8 +196,9 @@ HWY_AFTER_NAMESPACE();
 #ifndef BACKPASS_TILE_FUNCTION
 /// After the last instruction set (HWY_ONCE): `BACKPASS_TILE_FUNCTION(add, "Add", 2)` makes the TileFunction `add_tile`
 /// of the function `TileLoop add(DType)` that every instruction set's namespace defines.
-#define BACKPASS_TILE_FUNCTION(function, display, operands, ...)                             \
-  HWY_EXPORT(function);                                                                      \
-  static TileLoop function##_dispatch(DType t) { return HWY_DYNAMIC_DISPATCH(function)(t); } \
-  static const TileFunction function##_tile { display, operands, function##_dispatch __VA_OPT__(, ) __VA_ARGS__ }
+#define BACKPASS_TILE_FUNCTION(function, name, operands, ...)                                                \
+  HWY_EXPORT(function);                                                                                      \
+  static TileLoop function##_dispatch(DType t) { return HWY_DYNAMIC_DISPATCH(function)(t); }                 \
+  static const TileFunction function##_tile{name, operands, function##_dispatch __VA_OPT__(, ) __VA_ARGS__}; \
+  static const RegisterTileFunction function##_registered { function##_tile }
 #endif

@@ -41,14 +41,14 @@ class Fuser {
     if (activation) {
       if (last != conv) inner.push_back(last->output(0));
       last = activation->last;
-      parts += (parts.empty() ? "" : " and ") + std::string(name_of(activation->spec.kind));
+      parts += (parts.empty() ? "" : " and ") + std::string(activation->tile.function->name);
     }
     if (last == conv) return;
     reports_.push_back({.node = conv->label(),
                         .what = "fused " + conv->label() + " with " + parts,
                         .why = "results are changed while they are still in registers",
                         .bytes_saved = bytes_of(inner)});
-    rewrite(conv, last, residual, activation ? activation->spec : ActivationSpec{});
+    rewrite(conv, last, residual, activation ? activation->tile : UnaryTile{});
   }
 
   /// An Add of the convolution with a value of the same shape that is not its own input. Of two convolutions that meet,
@@ -64,7 +64,7 @@ class Fuser {
     return other_is_later ? nullptr : add;
   }
 
-  void rewrite(Node* conv, Node* last, Value* residual, const ActivationSpec& activation) {
+  void rewrite(Node* conv, Node* last, Value* residual, const UnaryTile& activation) {
     std::vector<Value*> inputs = conv->inputs;
     inputs.resize(residual != nullptr ? 4 : 3, nullptr);
     if (residual != nullptr) inputs[3] = residual;
@@ -73,9 +73,7 @@ class Fuser {
     graph_.rewrite(*last, "backpass", "BlockedConv", inputs);
     last->attributes = std::move(attributes);
     last->name = std::move(name);
-    if (activation.kind == FusedActivation::none) return;
-    last->attributes["activation"] = std::string(name_of(activation.kind));
-    last->attributes["activation_parameters"] = std::vector<float>{activation.parameters[0], activation.parameters[1]};
+    set_activation(*last, activation);
   }
 
   Graph& graph_;

@@ -27,7 +27,7 @@ struct Draft {
   Value* bias = nullptr;
   Perm perm_a, perm_b, perm_y;
   double alpha = 1;
-  ActivationSpec activation;
+  UnaryTile activation;
   std::string parts;          ///< what was fused, for the report
   std::vector<Value*> inner;  ///< results on the way that nobody sees any more
 
@@ -228,8 +228,8 @@ class Fuser {
   void take_activation(Draft& draft) {
     std::optional<MatchedActivation> found = match_activation(graph_, draft.result());
     if (!found) return;
-    draft.activation = found->spec;
-    draft.parts += (draft.parts.empty() ? "" : " + ") + std::string(name_of(found->spec.kind));
+    draft.activation = found->tile;
+    draft.parts += (draft.parts.empty() ? "" : " + ") + std::string(found->tile.function->name);
     draft.move_to(found->last);
   }
 
@@ -283,10 +283,7 @@ class Fuser {
     if (!draft.perm_b.empty()) node->attributes["perm_b"] = draft.perm_b;
     if (!draft.perm_y.empty()) node->attributes["perm_y"] = draft.perm_y;
     if (draft.alpha != 1) node->attributes["alpha"] = static_cast<float>(draft.alpha);
-    if (draft.activation.kind == FusedActivation::none) return;
-    node->attributes["activation"] = std::string(name_of(draft.activation.kind));
-    const float* p = draft.activation.parameters;
-    node->attributes["activation_parameters"] = std::vector<float>{p[0], p[1]};
+    set_activation(*node, draft.activation);
   }
 
   Graph& graph_;

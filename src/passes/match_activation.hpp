@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "graph/graph.hpp"
-#include "kernels/fused_activation.hpp"
+#include "ops/activations/fused_activation.hpp"
 
 namespace backpass {
 
 struct MatchedActivation {
-  ActivationSpec spec;
+  UnaryTile tile;
   Node* last = nullptr;  ///< the node whose output is the activated value
 };
 

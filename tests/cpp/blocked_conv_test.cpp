@@ -61,20 +61,20 @@ class BlockedConvTest : public ::testing::Test {
     return y;
   }
 
-  void check(const ConvGeometry& g, bool blocked_in, FusedActivation kind, bool in_place) {
+  void check(const ConvGeometry& g, bool blocked_in, std::string_view activation, bool in_place) {
     Tensor x = random(g.batch * g.groups * g.in_channels * g.in_size());
     Tensor w = random(g.groups * g.out_channels * g.column_rows());
     Tensor bias = random(g.groups * g.out_channels);
     std::int64_t count = g.batch * g.groups * g.out_channels * g.out_size();
     Tensor residual = random(count);
-    BlockedConvOptions options{kBlock, blocked_in, {kind, {0.25F, 0.75F}}};
+    BlockedConvOptions options{kBlock, blocked_in, {find_tile_function(activation), {0.25, 0.75}}};
     auto conv = BlockedConv::make(g, options, w);
     ASSERT_NE(conv, nullptr) << text(g);
 
     Tensor want(DType::float32, {count});
     convolve<float>(g, x.as<float>(), w.as<float>(), bias.as<float>(), want.as<float>());
     for (std::int64_t i = 0; i < count; ++i) want.as<float>()[i] += residual.as<float>()[i];
-    if (auto f = activation_function<float>(kind)) f(want.as<float>(), count, options.activation.parameters);
+    if (TileCall f = options.activation.bind(DType::float32)) f(want.as<float>(), count);
 
     Tensor input = blocked_in ? blocked(x, g.batch * g.groups * g.in_channels, g.in_size()) : x;
     Tensor other = blocked(residual, g.batch * g.groups * g.out_channels, g.out_size());
@@ -88,9 +88,8 @@ class BlockedConvTest : public ::testing::Test {
     }
   }
 
-  FusedActivation any_activation() {
-    using F = FusedActivation;
-    const F all[] = {F::none, F::none, F::relu, F::clip, F::hard_swish, F::sigmoid, F::gelu};
+  std::string_view any_activation() {
+    const std::string_view all[] = {"", "", "Relu", "Clip", "HardSwish", "Sigmoid", "Gelu"};
     return all[generator() % 7];
   }
 
@@ -136,8 +135,8 @@ TEST_F(BlockedConvTest, LongSums) {
   g.pad_begin = g.pad_end = {1, 1};
   g.in_channels = kBlock * 40;
   g.out_channels = kBlock * 3;
-  check(g, true, FusedActivation::relu, true);
-  check(g, true, FusedActivation::sigmoid, false);
+  check(g, true, "Relu", true);
+  check(g, true, "Sigmoid", false);
 }
 
 TEST_F(BlockedConvTest, NotANumberShows) {
@@ -149,7 +148,7 @@ TEST_F(BlockedConvTest, NotANumberShows) {
   Tensor x = random(2 * kBlock);
   x.as<float>()[0] = NAN;
   Tensor w = random(kBlock * kBlock);
-  auto conv = BlockedConv::make(g, {kBlock, true, {FusedActivation::relu, {0, 0}}}, w);
+  auto conv = BlockedConv::make(g, {kBlock, true, {find_tile_function("Relu"), {}}}, w);
   Tensor y = random(2 * kBlock);
   conv->run(x.as<float>(), nullptr, nullptr, y.as<float>(), nullptr);
   EXPECT_TRUE(std::isnan(y.as<float>()[0]));
@@ -169,7 +168,7 @@ TEST_F(BlockedConvTest, LargeKernelsAreLeftToTheLibrary) {
 
 TEST_F(BlockedConvTest, LimitsLetNotANumberPass) {
   for (bool depthwise : {false, true}) {
-    for (FusedActivation kind : {FusedActivation::relu, FusedActivation::clip}) {
+    for (const char* activation : {"Relu", "Clip"}) {
       ConvGeometry g;
       g.in = g.out = {4, 5};
       g.kernel = {3, 3};
@@ -180,7 +179,7 @@ TEST_F(BlockedConvTest, LimitsLetNotANumberPass) {
       Tensor x = random(kBlock * 20);
       Tensor w = random(g.groups * g.out_channels * g.column_rows());
       x.as<float>()[0] = std::nanf("");  // channel 0 of the first pixel
-      auto conv = BlockedConv::make(g, {kBlock, true, {kind, {-0.5F, 0.5F}}}, w);
+      auto conv = BlockedConv::make(g, {kBlock, true, {find_tile_function(activation), {-0.5, 0.5}}}, w);
       ASSERT_NE(conv, nullptr);
       Tensor y(DType::float32, {kBlock * 20});
       conv->run(x.as<float>(), nullptr, nullptr, y.as<float>(), nullptr);

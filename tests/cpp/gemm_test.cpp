@@ -7,7 +7,6 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/fused_activation.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -176,36 +175,26 @@ TEST(Gemm, IntegersWrapAround) {
   EXPECT_EQ(c, 7U);  // -3 + 10
 }
 
-TEST(FusedActivation, EqualsTheDefinition) {
-  const float parameters[2] = {0.25F, 0.5F};
-  std::vector<double> x{-40, -3, -0.5, 0, 0.25, 1, 3.5, 40};
+TEST(UnaryTile, EqualsTheDefinition) {
   auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
-  for (double v : x) {
-    auto run = [&](FusedActivation kind) {
+  for (double v : {-40.0, -3.0, -0.5, 0.0, 0.25, 1.0, 3.5, 40.0}) {
+    auto run = [&](std::string_view name) {
       auto f = static_cast<float>(v);
-      activation_function<float>(kind)(&f, 1, parameters);
+      UnaryTile{find_tile_function(name), {0.25, 0.5}}.bind(DType::float32)(&f, 1);
       return f;
     };
-    EXPECT_NEAR(run(FusedActivation::relu), std::max(0.0, v), 1e-6);
-    EXPECT_NEAR(run(FusedActivation::leaky_relu), v < 0 ? 0.25 * v : v, 1e-6);
-    EXPECT_NEAR(run(FusedActivation::clip), std::clamp(v, 0.25, 0.5), 1e-6);
-    EXPECT_NEAR(run(FusedActivation::hard_sigmoid), std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-6);
-    EXPECT_NEAR(run(FusedActivation::hard_swish), v * std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-5);
-    EXPECT_NEAR(run(FusedActivation::sigmoid), sigmoid(v), 1e-6);
-    EXPECT_NEAR(run(FusedActivation::tanh), std::tanh(v), 1e-6);
-    EXPECT_NEAR(run(FusedActivation::silu), v * sigmoid(0.25 * v), 1e-5);
-    EXPECT_NEAR(run(FusedActivation::gelu), 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))), 1e-5);
+    EXPECT_NEAR(run("Relu"), std::max(0.0, v), 1e-6);
+    EXPECT_NEAR(run("LeakyRelu"), v < 0 ? 0.25 * v : v, 1e-6);
+    EXPECT_NEAR(run("Clip"), std::clamp(v, 0.25, 0.5), 1e-6);
+    EXPECT_NEAR(run("HardSigmoid"), std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-6);
+    EXPECT_NEAR(run("HardSwish"), v * std::clamp(0.25 * v + 0.5, 0.0, 1.0), 1e-5);
+    EXPECT_NEAR(run("Sigmoid"), sigmoid(v), 1e-6);
+    EXPECT_NEAR(run("Tanh"), std::tanh(v), 1e-6);
+    EXPECT_NEAR(run("Swish"), v * sigmoid(0.25 * v), 1e-5);
+    EXPECT_NEAR(run("Gelu"), 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))), 1e-5);
     double inner = std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
-    EXPECT_NEAR(run(FusedActivation::gelu_tanh), 0.5 * v * (1 + std::tanh(inner)), 1e-5);
+    EXPECT_NEAR(run("FastGelu"), 0.5 * v * (1 + std::tanh(inner)), 1e-5);
   }
-}
-
-TEST(FusedActivation, NamesAreFoundAgain) {
-  for (int i = 0; i <= static_cast<int>(FusedActivation::gelu_tanh); ++i) {
-    auto kind = static_cast<FusedActivation>(i);
-    EXPECT_EQ(fused_activation_named(name_of(kind)), kind);
-  }
-  EXPECT_FALSE(fused_activation_named("nonsense").has_value());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Erf; Gelu, FastGelu, QuickGelu and BiasGelu with their gradients.
+// Erf; Gelu, FastGelu and BiasGelu with their gradients.
 #include "gradient/rule.hpp"
 #include "ops/pointwise/pointwise.hpp"
 #include "support/simd.hpp"
@@ -83,29 +83,11 @@ struct FastGeluGrad {
   }
 };
 
-struct QuickGelu {
-  template <class D, class V>
-  static HWY_INLINE V call(D d, V x, const TileParams& p) {
-    return hn::Mul(x, math::sigmoid(d, hn::Mul(x, number(d, p[0]))));
-  }
-};
-
-struct QuickGeluGrad {
-  template <class D, class V>
-  static HWY_INLINE V call(D d, V dy, V x, const TileParams& p) {
-    const V scaled = hn::Mul(x, number(d, p[0]));
-    const V gate = math::sigmoid(d, scaled);
-    return hn::Mul(dy, hn::MulAdd(hn::Mul(scaled, gate), hn::Sub(number(d, 1), gate), gate));
-  }
-};
-
 TileLoop erf(DType t) { return vector_loop<Erf, 1>(t); }
 TileLoop gelu(DType t) { return vector_loop<Gelu, 1>(t); }
 TileLoop gelu_grad(DType t) { return vector_loop<GeluGrad, 2>(t); }
 TileLoop fast_gelu(DType t) { return vector_loop<FastGelu, 1>(t); }
 TileLoop fast_gelu_grad(DType t) { return vector_loop<FastGeluGrad, 2>(t); }
-TileLoop quick_gelu(DType t) { return vector_loop<QuickGelu, 1>(t); }
-TileLoop quick_gelu_grad(DType t) { return vector_loop<QuickGeluGrad, 2>(t); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -121,8 +103,6 @@ BACKPASS_TILE_FUNCTION(gelu, "Gelu", 1);
 BACKPASS_TILE_FUNCTION(gelu_grad, "GeluGrad", 2);
 BACKPASS_TILE_FUNCTION(fast_gelu, "FastGelu", 1);
 BACKPASS_TILE_FUNCTION(fast_gelu_grad, "FastGeluGrad", 2);
-BACKPASS_TILE_FUNCTION(quick_gelu, "QuickGelu", 1);
-BACKPASS_TILE_FUNCTION(quick_gelu_grad, "QuickGeluGrad", 2);
 
 /// 2 / sqrt(pi) e^(-x^2)
 void erf_gradient(GradientContext& g) {
@@ -197,8 +177,6 @@ TileRegister emit_biased_grad(TileEmit& e) {
   return e.builder.apply(F, {e.inputs[0], e.builder.apply(tile_add(), {e.inputs[1], e.inputs[2]})});
 }
 
-TileParams quick_gelu_params(const Node& node) { return {node.attr_float("alpha", 1.702F)}; }
-
 template <Value* (*slope)(GradientContext&, Value*)>
 void biased_gradient(GradientContext& g) {
   Value* x = g.has_input(1) ? g.add(g.x(0), g.x(1)) : g.x(0);
@@ -213,18 +191,6 @@ void biased_fused_gradient(GradientContext& g) {
   Value* dx = g.op(fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(), g.x(0), g.x(1)}, {}, "com.microsoft");
   g.set_reduced(0, dx);
   g.set_reduced(1, dx);
-}
-
-/// With s = sigmoid(alpha x): s + alpha x s (1 - s).
-void quick_gelu_gradient(GradientContext& g) {
-  Value* scaled = g.mul(g.x(), g.number(quick_gelu_params(g.node)[0]));
-  Value* s = g.op("Sigmoid", {scaled});
-  g.set(0, g.mul(g.dy(), g.add(s, g.mul(scaled, g.mul(s, g.sub(g.one(), s))))));
-}
-
-void quick_gelu_fused_gradient(GradientContext& g) {
-  const float alpha = g.node.attr_float("alpha", 1.702F);
-  g.set(0, g.op("QuickGeluGrad", {g.dy(), g.x()}, {{"alpha", alpha}}, "com.microsoft"));
 }
 
 using Rule = void (*)(GradientContext&);
@@ -249,16 +215,10 @@ const RegisterPointwise bias_gelu{contrib("BiasGelu", "Gelu(A + B), exact; B is 
 const RegisterPointwise ms_fast_gelu{contrib("FastGelu", "Gelu(X + bias) by tanh; the bias is optional.", {1, 2},
                                              biased_gradient<fast_gelu_slope>, biased_fused_gradient<true>),
                                      {.emit = emit_biased<fast_gelu_tile>}};
-const RegisterPointwise ms_quick_gelu{
-    contrib("QuickGelu", "X sigmoid(alpha X).", {1, 1}, quick_gelu_gradient, quick_gelu_fused_gradient),
-    {.function = &quick_gelu_tile, .params = quick_gelu_params}};
-
 const RegisterPointwise ms_gelu_grad{contrib("GeluGrad", "Gradient of Gelu from dY and X."),
                                      {.function = &gelu_grad_tile}};
 const RegisterPointwise ms_fast_gelu_grad{contrib("FastGeluGrad", "Gradient of FastGelu from dY and X."),
                                           {.function = &fast_gelu_grad_tile}};
-const RegisterPointwise ms_quick_gelu_grad{contrib("QuickGeluGrad", "Gradient of QuickGelu from dY and X."),
-                                           {.function = &quick_gelu_grad_tile, .params = quick_gelu_params}};
 const RegisterPointwise bias_gelu_grad{contrib("BiasGeluGrad_dX", "Gradient of BiasGelu from dY, X and B.", {3, 3}),
                                        {.emit = emit_biased_grad<gelu_grad_tile>}};
 const RegisterPointwise bias_fast_gelu_grad{

@@ -1,4 +1,5 @@
 // Relu, LeakyRelu, PRelu, ThresholdedRelu, and the gradients of the first two.
+#include <limits>
 #include <type_traits>
 
 #include "gradient/rule.hpp"
@@ -83,7 +84,9 @@ HWY_AFTER_NAMESPACE();
 namespace backpass {
 namespace {
 
-BACKPASS_TILE_FUNCTION(relu, "Relu", 1);
+TileLimits relu_limits(const TileParams&) { return {0, std::numeric_limits<double>::infinity()}; }
+
+BACKPASS_TILE_FUNCTION(relu, "Relu", 1, false, relu_limits);
 BACKPASS_TILE_FUNCTION(relu_grad, "ReluGrad", 2);
 BACKPASS_TILE_FUNCTION(leaky_relu, "LeakyRelu", 1);
 BACKPASS_TILE_FUNCTION(leaky_relu_grad, "LeakyReluGrad", 2);

@@ -1,4 +1,5 @@
-// Sigmoid and its gradient, and what is built like it: HardSigmoid, HardSwish, Swish, SwiGLU, Mish, Softplus, Softsign.
+// Sigmoid and its gradient, and what is built like it: HardSigmoid, HardSwish, Swish, QuickGelu, SwiGLU, Mish,
+// Softplus, Softsign.
 #include "gradient/rule.hpp"
 #include "ops/pointwise/pointwise.hpp"
 #include "support/simd.hpp"
@@ -54,6 +55,16 @@ struct Swish {
   }
 };
 
+struct SwishGrad {
+  template <class D, class V>
+  static HWY_INLINE V call(D d, V dy, V x, const TileParams& p) {
+    using T = hn::TFromD<D>;
+    const V scaled = hn::Mul(x, hn::Set(d, static_cast<T>(p[0])));
+    const V gate = math::sigmoid(d, scaled);
+    return hn::Mul(dy, hn::MulAdd(hn::Mul(scaled, gate), hn::Sub(hn::Set(d, T(1)), gate), gate));
+  }
+};
+
 struct SwiGlu {
   template <class D, class V>
   static HWY_INLINE V call(D d, V gate, V x, const TileParams& p) {
@@ -92,6 +103,7 @@ TileLoop sigmoid_grad(DType t) { return real_loop<SigmoidGrad, 2>(t); }
 TileLoop hard_sigmoid(DType t) { return vector_loop<HardSigmoid, 1>(t); }
 TileLoop hard_swish(DType t) { return vector_loop<HardSwish, 1>(t); }
 TileLoop swish(DType t) { return vector_loop<Swish, 1>(t); }
+TileLoop swish_grad(DType t) { return vector_loop<SwishGrad, 2>(t); }
 TileLoop swiglu(DType t) { return vector_loop<SwiGlu, 2>(t); }
 TileLoop mish(DType t) { return vector_loop<Mish, 1>(t); }
 TileLoop softplus(DType t) { return vector_loop<Softplus, 1>(t); }
@@ -111,6 +123,7 @@ BACKPASS_TILE_FUNCTION(sigmoid_grad, "SigmoidGrad", 2);
 BACKPASS_TILE_FUNCTION(hard_sigmoid, "HardSigmoid", 1);
 BACKPASS_TILE_FUNCTION(hard_swish, "HardSwish", 1);
 BACKPASS_TILE_FUNCTION(swish, "Swish", 1);
+BACKPASS_TILE_FUNCTION(swish_grad, "SwishGrad", 2);
 BACKPASS_TILE_FUNCTION(swiglu, "SwiGLU", 2);
 BACKPASS_TILE_FUNCTION(mish, "Mish", 1);
 BACKPASS_TILE_FUNCTION(softplus, "Softplus", 1);
@@ -172,6 +185,7 @@ const RegisterPointwise hard_swish_op{{.name = "HardSwish",
 // ---- Gated
 
 TileParams alpha_or_one(const Node& node) { return {node.attr_float("alpha", 1.0F)}; }
+TileParams alpha_of_quick_gelu(const Node& node) { return {node.attr_float("alpha", 1.702F)}; }
 
 // Unlike everywhere else, nothing broadcasts.
 void infer_swiglu(InferContext& c) {
@@ -190,23 +204,48 @@ struct SwishParts {
   Value* slope;  // s + alpha x s (1 - s)
 };
 
-SwishParts swish_parts(GradientContext& g) {
-  Value* scaled = g.mul(g.x(), g.number(alpha_or_one(g.node)[0]));
+SwishParts swish_parts(GradientContext& g, double alpha) {
+  Value* scaled = g.mul(g.x(), g.number(alpha));
   Value* gate = g.op("Sigmoid", {scaled});
   return {gate, g.add(gate, g.mul(scaled, sigmoid_slope(g, gate)))};
 }
 
-void swish_gradient(GradientContext& g) { g.set(0, g.mul(g.dy(), swish_parts(g).slope)); }
+template <TileParams (*params)(const Node&)>
+void swish_gradient(GradientContext& g) {
+  g.set(0, g.mul(g.dy(), swish_parts(g, params(g.node)[0]).slope));
+}
+
+void quick_gelu_fused_gradient(GradientContext& g) {
+  const float alpha = g.node.attr_float("alpha", 1.702F);
+  g.set(0, g.op("QuickGeluGrad", {g.dy(), g.x()}, {{"alpha", alpha}}, "com.microsoft"));
+}
 
 void swiglu_gradient(GradientContext& g) {
-  const SwishParts parts = swish_parts(g);
+  const SwishParts parts = swish_parts(g, alpha_or_one(g.node)[0]);
   g.set(0, g.mul(g.mul(g.dy(), g.x(1)), parts.slope));
   g.set(1, g.mul(g.dy(), g.mul(g.x(0), parts.gate)));
 }
 
-const RegisterPointwise swish_op{
-    {.name = "Swish", .since = 24, .doc = "X sigmoid(alpha X).", .types = types::floats, .gradient = swish_gradient},
-    {.function = &swish_tile, .params = alpha_or_one}};
+const RegisterPointwise swish_op{{.name = "Swish",
+                                  .since = 24,
+                                  .doc = "X sigmoid(alpha X).",
+                                  .types = types::floats,
+                                  .gradient = swish_gradient<alpha_or_one>},
+                                 {.function = &swish_tile, .params = alpha_or_one}};
+const RegisterPointwise quick_gelu_op{{.name = "QuickGelu",
+                                       .domain = "com.microsoft",
+                                       .since = 1,
+                                       .doc = "X sigmoid(alpha X).",
+                                       .types = types::floats,
+                                       .gradient = swish_gradient<alpha_of_quick_gelu>,
+                                       .fused_gradient = quick_gelu_fused_gradient},
+                                      {.function = &swish_tile, .params = alpha_of_quick_gelu}};
+const RegisterPointwise quick_gelu_grad_op{{.name = "QuickGeluGrad",
+                                            .domain = "com.microsoft",
+                                            .since = 1,
+                                            .doc = "Gradient of QuickGelu from dY and X.",
+                                            .types = types::floats},
+                                           {.function = &swish_grad_tile, .params = alpha_of_quick_gelu}};
 const RegisterPointwise swiglu_op{{.name = "SwiGLU",
                                    .since = 28,
                                    .doc = "A sigmoid(alpha A) B.",

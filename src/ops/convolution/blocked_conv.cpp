@@ -1,18 +1,19 @@
 // BlockedConv: Conv on blocked values, with bias, residual and activation on the way.
 //
-//   inputs   X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw]; bias [M]; residual like the
-//   output output   activation(X * W + bias + residual), [N, M/b, H', W', b] attributes of Conv, and block, activation,
-//   activation_parameters
+//   inputs       X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw]; bias [M]; residual like the
+//                output
+//   output       activation(X * W + bias + residual), [N, M/b, H', W', b]
+//   attributes   those of Conv, block, and those of ops/activations/fused_activation.hpp
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "graph/op.hpp"
+#include "ops/activations/fused_activation.hpp"
 #include "ops/convolution/blocked_conv_kernel.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
 #include "support/parallel.hpp"
-#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -24,9 +25,7 @@ bool is_blocked(std::size_t rank) { return rank == 5; }
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(kX));
   std::int64_t b = c.node.attr_int("block");
-  std::string activation = c.node.attr_string("activation", "none");
-  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
-            ": expected a fused activation");
+  check_activation(c);
   Shape x = c.shape(kX);
   c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", shown(x),
             ": expected [N, C/b, H, W, b] or [N, C, H, W] with b = ", b);
@@ -43,14 +42,6 @@ void infer(InferContext& c) {
     for (std::size_t i = 0; i < 5; ++i) blocked[i] = c.unify(blocked[i], residual[i], "extents of residual and output");
   }
   c.set_shape(0, std::move(blocked));
-}
-
-ActivationSpec activation_of(const Node& node) {
-  ActivationSpec spec;
-  spec.kind = *fused_activation_named(node.attr_string("activation", "none"));
-  std::vector<float> parameters = node.attr_floats("activation_parameters");
-  std::copy_n(parameters.begin(), std::min<std::size_t>(2, parameters.size()), spec.parameters);
-  return spec;
 }
 
 Kernel own_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
@@ -75,8 +66,7 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in)
   options.has_bias = c.has_input(kBias);
   options.has_sum = c.has_input(kResidual);
   // Applied afterwards: the library's own turns NaN into 0.
-  ActivationSpec activation = activation_of(c.node);
-  ActivationFunction<float> activate = activation_function<float>(activation.kind);
+  TileCall activate = activation_of(c.node).bind(DType::float32);
   std::int64_t count = c.out(0).size();
   options.constant_weights = c.in(kW).constant;
   std::shared_ptr<DnnlConv> conv = DnnlConv::make(g, options);
@@ -90,10 +80,9 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in)
     }
     conv->run(args.in<float>(kX), args.in<float>(kW), has_bias ? args.in<float>(kBias) : nullptr, args.out<float>(0),
               args.scratch + at);
-    if (activate == nullptr) return;
-    parallel_for(count, 1 << 14, [&](std::int64_t begin, std::int64_t end) {
-      activate(args.out<float>(0) + begin, end - begin, activation.parameters);
-    });
+    if (!activate) return;
+    parallel_for(count, 1 << 14,
+                 [&](std::int64_t begin, std::int64_t end) { activate(args.out<float>(0) + begin, end - begin); });
   };
 }
 

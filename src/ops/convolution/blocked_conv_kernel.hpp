@@ -8,14 +8,14 @@
 
 #include "backpass/tensor.hpp"
 #include "kernels/conv.hpp"
-#include "kernels/fused_activation.hpp"
+#include "kernels/tile.hpp"
 
 namespace backpass {
 
 struct BlockedConvOptions {
   std::int64_t block = 8;
   bool blocked_in = true;  ///< else the input is [N, C, H, W]
-  ActivationSpec activation;
+  UnaryTile activation;
 };
 
 class BlockedConv {

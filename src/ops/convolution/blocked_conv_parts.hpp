@@ -14,19 +14,20 @@ namespace backpass {
 struct ConvEnd {
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
-  ActivationFunction<float> function = nullptr;
-  ActivationSpec spec;
+  TileCall function;
 
-  explicit ConvEnd(const ActivationSpec& s) : spec(s) {
-    if (s.kind == FusedActivation::relu || s.kind == FusedActivation::clip) {
-      low = s.kind == FusedActivation::relu ? 0 : s.parameters[0];
-      if (s.kind == FusedActivation::clip) high = s.parameters[1];
+  explicit ConvEnd(const UnaryTile& activation) {
+    const bool limits = activation && activation.function->limits != nullptr;
+    const TileLimits l = limits ? activation.function->limits(activation.params) : TileLimits{low, high};
+    if (limits && l.low <= l.high) {  // neither is NaN
+      low = static_cast<float>(l.low);
+      high = static_cast<float>(l.high);
     } else {
-      function = activation_function<float>(s.kind);
+      function = activation.bind(DType::float32);
     }
   }
   void operator()(float* values, std::int64_t count) const {
-    if (function != nullptr) function(values, count, spec.parameters);
+    if (function) function(values, count);
   }
 };
 

@@ -22,44 +22,11 @@ Desc blocked(const dnnl::memory::dims& dims) {
   return Desc(dims, dnnl::memory::data_type::f32, wide ? Tag::nChw16c : Tag::nChw8c);
 }
 
-std::optional<std::pair<dnnl::algorithm, bool>> eltwise_of(FusedActivation kind) {  // bool: takes the two parameters
-  using A = dnnl::algorithm;
-  switch (kind) {
-    case FusedActivation::none:
-      return std::nullopt;
-    case FusedActivation::relu:
-      return {{A::eltwise_relu, false}};
-    case FusedActivation::leaky_relu:
-      return {{A::eltwise_relu, true}};
-    case FusedActivation::clip:
-      return {{A::eltwise_clip, true}};
-    case FusedActivation::hard_sigmoid:
-      return {{A::eltwise_hardsigmoid, true}};
-    case FusedActivation::hard_swish:
-      return {{A::eltwise_hardswish, true}};
-    case FusedActivation::sigmoid:
-      return {{A::eltwise_logistic, false}};
-    case FusedActivation::tanh:
-      return {{A::eltwise_tanh, false}};
-    case FusedActivation::silu:
-      return {{A::eltwise_swish, true}};
-    case FusedActivation::gelu:
-      return {{A::eltwise_gelu_erf, false}};
-    case FusedActivation::gelu_tanh:
-      return {{A::eltwise_gelu_tanh, false}};
-  }
-  return std::nullopt;
-}
-
 dnnl::primitive_attr attributes(const DnnlConvOptions& options) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops post;
   if (options.has_sum) post.append_sum(1.0F);
-  if (auto eltwise = eltwise_of(options.activation.kind)) {
-    const float* p = options.activation.parameters;
-    post.append_eltwise(eltwise->first, eltwise->second ? p[0] : 0.0F, eltwise->second ? p[1] : 0.0F);
-  }
   attr.set_post_ops(post);
   return attr;
 }

@@ -1,4 +1,4 @@
-// float32 convolution by oneDNN, in plain or blocked layout, with bias, residual sum and activation.
+// float32 convolution by oneDNN, in plain or blocked layout, with bias and residual sum.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,6 @@
 
 #include "backpass/tensor.hpp"
 #include "kernels/conv.hpp"
-#include "kernels/fused_activation.hpp"
 
 namespace backpass {
 
@@ -18,8 +17,7 @@ struct DnnlConvOptions {
   bool blocked_in = false;   ///< X is [N, C/b, spatial..., b]
   bool blocked_out = false;  ///< Y is [N, M/b, spatial..., b]
   bool has_bias = false;
-  bool has_sum = false;  ///< what Y holds beforehand is added before the activation
-  ActivationSpec activation;
+  bool has_sum = false;                      ///< what Y holds beforehand is added
   const Tensor* constant_weights = nullptr;  ///< brought into oneDNN's layout once
 };
 

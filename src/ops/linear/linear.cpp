@@ -3,11 +3,10 @@
 //   perm_a, perm_b   axes of A and B in the order the product sees them (absent: as stored)
 //   perm_y           axes of the product in the order the result is stored
 //   alpha            factor of the product
-//   activation       name of a FusedActivation, with its activation_parameters
+//   activation       what is done to each element, see ops/activations/fused_activation.hpp
 #include "graph/op.hpp"
-#include "kernels/fused_activation.hpp"
+#include "ops/activations/fused_activation.hpp"
 #include "ops/linear/product.hpp"
-#include "support/printable.hpp"
 
 namespace backpass {
 namespace {
@@ -28,9 +27,7 @@ void infer(InferContext& c) {
   c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
             name_of(c.dtype(1)), ", expected the same; insert a Cast");
   c.set_dtype(0, c.dtype(0));
-  std::string activation = c.node.attr_string("activation", "none");
-  c.require(fused_activation_named(activation).has_value(), "attribute activation is ", printable(activation),
-            ": expected a fused activation");
+  check_activation(c);
   check_permutation(c, "perm_a", c.rank(0));
   check_permutation(c, "perm_b", c.rank(1));
   Shape y = matmul_shape(c, permuted(c.shape(0), c.node.attr_ints("perm_a")),
@@ -56,11 +53,7 @@ std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& perm) {
 Kernel prepare(PrepareContext& c) {
   Product product;
   product.alpha = c.node.attr_float("alpha", 1);
-  product.activation.kind = *fused_activation_named(c.node.attr_string("activation", "none"));
-  std::vector<float> parameters = c.node.attr_floats("activation_parameters");
-  for (std::size_t i = 0; i < std::min<std::size_t>(2, parameters.size()); ++i) {
-    product.activation.parameters[i] = parameters[i];
-  }
+  product.activation = activation_of(c.node);
   product.has_bias = c.has_input(2);
   product.constant_b = c.in(1).constant;
   product.batch = plan_product(StridedView::of(c.in(0).dims).permuted(c.node.attr_ints("perm_a")),

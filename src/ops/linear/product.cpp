@@ -146,7 +146,9 @@ namespace {
 
 template <class T>
 Kernel typed_kernel(DType dtype, Product p) {
-  Epilogue<T> epilogue = p.activation.template epilogue<T>();
+  Epilogue<T> epilogue;
+  epilogue.relu = p.activation && p.activation.function->name == "Relu";  // done in registers
+  if (!epilogue.relu) epilogue.activate = p.activation.bind(dtype);
   auto alpha = static_cast<T>(p.alpha);
   bool whole = p.constant_b != nullptr && p.constant_b->dtype() == dtype && p.batch.batch.empty() &&
                p.constant_b->size() == p.batch.k * p.batch.n &&
@@ -157,7 +159,6 @@ Kernel typed_kernel(DType dtype, Product p) {
   return [=, p = std::move(p)](const KernelArgs& args) {
     const GemmBatch& g = p.batch;
     Epilogue<T> end = epilogue;
-    end.parameters = p.activation.parameters;
     if (p.has_bias) end.bias = args.in<T>(p.bias_input);
     if (packed != nullptr) {
       packed->multiply(g.trans_a, g.m, alpha, args.in<T>(0), g.lda, T(0), args.out<T>(0), g.ldc, end);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "graph/op.hpp"
-#include "kernels/fused_activation.hpp"
 #include "kernels/gemm.hpp"
 
 namespace backpass {
@@ -37,7 +36,7 @@ GemmBatch plan_product(StridedView a, StridedView b, StridedView y);
 struct Product {
   GemmBatch batch;
   double alpha = 1;
-  ActivationSpec activation;
+  UnaryTile activation;
   bool has_bias = false;  ///< input `bias_input`, one element per column
   std::size_t bias_input = 2;
   const Tensor* constant_b = nullptr;  ///< packed once when it is a single matrix

@@ -1,4 +1,6 @@
 // Min, Max, Clip. NaN in, NaN out.
+#include <limits>
+
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/pointwise/pointwise.hpp"
@@ -31,8 +33,17 @@ struct Min {
   }
 };
 
+// p: lower and upper bound.
+struct Clip {
+  template <class T>
+  static HWY_INLINE T call(T x, const TileParams& p) {
+    return Min::call(Max::call(x, static_cast<T>(p[0]), p), static_cast<T>(p[1]), p);
+  }
+};
+
 TileLoop max(DType t) { return number_loop<Max, 2>(t); }
 TileLoop min(DType t) { return number_loop<Min, 2>(t); }
+TileLoop clip(DType t) { return real_loop<Clip, 1>(t); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -45,6 +56,10 @@ namespace {
 
 BACKPASS_TILE_FUNCTION(max, "Max", 2);
 BACKPASS_TILE_FUNCTION(min, "Min", 2);
+
+TileLimits clip_limits(const TileParams& p) { return {p[0], p[1]}; }
+
+BACKPASS_TILE_FUNCTION(clip, "Clip", 1, false, clip_limits);
 
 // ---- Min and Max of any number of inputs
 
@@ -105,8 +120,24 @@ void infer_clip(InferContext& c) {
   c.set_shape(0, c.shape(0));
 }
 
+/// Both bounds as numbers, infinite where omitted; none when one is known only later.
+std::optional<TileParams> constant_bounds(const TileEmit& e) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  TileParams bounds{-kInfinity, kInfinity};
+  for (std::size_t i : {0U, 1U}) {
+    if (!e.has(i + 1)) continue;
+    std::optional<double> bound = e.builder.constant(e.inputs[i + 1]);
+    if (!bound) return std::nullopt;
+    bounds[i] = *bound;
+  }
+  return bounds;
+}
+
 TileRegister emit_clip(TileEmit& e) {
   TileRegister x = e.inputs[0];
+  if (is_float(e.builder.type(x)) && (e.has(1) || e.has(2))) {
+    if (std::optional<TileParams> bounds = constant_bounds(e)) return e.builder.apply(clip_tile, {x}, *bounds);
+  }
   if (e.has(1)) x = e.builder.apply(max_tile, {x, e.inputs[1]});
   if (e.has(2)) x = e.builder.apply(min_tile, {x, e.inputs[2]});
   return x;

@@ -53,7 +53,7 @@ HWY_AFTER_NAMESPACE();
 namespace backpass {
 namespace {
 
-BACKPASS_TILE_FUNCTION(truncated_mod, "Mod", 2);
+BACKPASS_TILE_FUNCTION(truncated_mod, "TruncatedMod", 2);
 BACKPASS_TILE_FUNCTION(floored_mod, "Mod", 2);
 
 bool truncates(const Node& node) { return node.attr_int("fmod", 0) != 0; }

@@ -102,8 +102,8 @@ namespace backpass {
 namespace {
 
 BACKPASS_TILE_FUNCTION(pow, "Pow", 2);
-BACKPASS_TILE_FUNCTION(pow_of_int32, "Pow", 2);
-BACKPASS_TILE_FUNCTION(pow_of_int64, "Pow", 2);
+BACKPASS_TILE_FUNCTION(pow_of_int32, "PowOfInt32", 2);
+BACKPASS_TILE_FUNCTION(pow_of_int64, "PowOfInt64", 2);
 BACKPASS_TILE_FUNCTION(square, "Square", 1);
 BACKPASS_TILE_FUNCTION(cube, "Cube", 1);
 BACKPASS_TILE_FUNCTION(root, "Root", 1);
