@@ -24,7 +24,7 @@ inline std::vector<Dim> list_input(InferContext& c, std::size_t input, std::stri
     return *std::move(values);
   }
   std::vector<Dim> unknown;
-  for (std::size_t i = 0; i < count; ++i) unknown.push_back(c.data_dependent(name));
+  for (std::size_t i = 0; i < count; ++i) unknown.push_back(c.data_dependent(concat(name, i)));
   return unknown;
 }
 

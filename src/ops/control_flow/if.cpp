@@ -32,7 +32,7 @@ void infer(InferContext& c) {
   }
   const std::vector<Type> a = infer_body(c.node, "then_branch", {});
   const std::vector<Type> b = infer_body(c.node, "else_branch", {});
-  for (std::size_t i = 0; i < a.size(); ++i) c.set_type(i, merged(c, a[i], b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) c.set_type(i, merged(c, a[i], b[i], i));
   c.require(c.dtype(0) == DType::boolean, "condition: got ", name_of(c.dtype(0)), ", expected bool");
 }
 

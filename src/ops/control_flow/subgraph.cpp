@@ -67,7 +67,7 @@ Type combined(InferContext& context, const Type& a, const Type& b, const Extent&
   for (std::size_t i = 0; i < a.shape->size(); ++i) {
     const Dim& left = (*a.shape)[i];
     const Dim& right = (*b.shape)[i];
-    shape.push_back(left == right ? left : extent(left, right));
+    shape.push_back(left == right ? left : extent(left, right, i));
   }
   return Type::tensor(dtype, std::move(shape));
 }
@@ -83,12 +83,13 @@ using Symbols = std::map<std::string, Dim>;
 
 // A symbol for "whatever this iteration has" means nothing after the loop: the
 // extent gets a new one there.
-Type escaped(InferContext& context, const Type& type, const Symbols& loose) {
+Type escaped(InferContext& context, const Type& type, const Symbols& loose, std::size_t output) {
   Type out = type;
-  if (out.shape)
-    for (Dim& dim : *out.shape)
-      if (!(dim.substituted(loose) == dim)) dim = context.data_dependent("after_loop");
-  if (out.element) out.element = std::make_shared<const Type>(escaped(context, *out.element, loose));
+  for (std::size_t i = 0; out.shape && i < out.shape->size(); ++i) {
+    Dim& dim = (*out.shape)[i];
+    if (!(dim.substituted(loose) == dim)) dim = context.data_dependent(concat("after_loop", output, "_", i));
+  }
+  if (out.element) out.element = std::make_shared<const Type>(escaped(context, *out.element, loose, output));
   return out;
 }
 
@@ -96,7 +97,7 @@ Type escaped(InferContext& context, const Type& type, const Symbols& loose) {
 // or any later one.
 bool widen(InferContext& context, std::vector<Type>& types, const std::vector<Type>& after, Symbols& loose) {
   bool stable = true;
-  auto extent = [&](const Dim& before, const Dim&) {
+  auto extent = [&](const Dim& before, const Dim&, std::size_t) {
     if (auto name = before.symbol_name(); name && loose.contains(*name)) return before;
     Dim fresh = context.data_dependent("varying");
     if (auto name = fresh.symbol_name()) loose.emplace(*name, Dim(0));
@@ -156,15 +157,18 @@ std::vector<Type> infer_body(const Node& node, std::string_view attribute, std::
   return outputs;
 }
 
-Type merged(InferContext& context, const Type& a, const Type& b) {
-  return combined(context, a, b, [&](const Dim&, const Dim&) { return context.data_dependent("varying"); });
+Type merged(InferContext& context, const Type& a, const Type& b, std::size_t number) {
+  return combined(context, a, b, [&](const Dim&, const Dim&, std::size_t axis) {
+    return context.data_dependent(concat("varying", number, "_", axis));
+  });
 }
 
-Type one_of(InferContext& context, const Type& element) {
+Type one_of(InferContext& context, const Type& element, std::size_t number) {
   Type type = element;
   if (!type.shape) return type;
-  for (Dim& dim : *type.shape) {
-    if (dim.str().find('@') != std::string::npos) dim = context.data_dependent("element");
+  for (std::size_t i = 0; i < type.shape->size(); ++i) {
+    Dim& dim = (*type.shape)[i];
+    if (dim.str().find('@') != std::string::npos) dim = context.data_dependent(concat("element", number, "_", i));
   }
   return type;
 }
@@ -191,10 +195,10 @@ IterationTypes iteration_types(InferContext& context, std::vector<Type> initial,
   IterationTypes result;
   for (std::size_t i = 0; i < types.size(); ++i) {
     const bool unwrapped = types[i].kind == Type::Kind::optional && outputs[first + i].kind != Type::Kind::optional;
-    result.variables.push_back(escaped(context, unwrapped ? outputs[first + i] : types[i], loose));
+    result.variables.push_back(escaped(context, unwrapped ? outputs[first + i] : types[i], loose, first + i));
   }
   for (std::size_t i = first + types.size(); i < outputs.size(); ++i)
-    result.others.push_back(escaped(context, outputs[i], loose));
+    result.others.push_back(escaped(context, outputs[i], loose, i));
   return result;
 }
 

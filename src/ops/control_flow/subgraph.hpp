@@ -29,12 +29,12 @@ void elaborate_body(const Node& node, std::string_view attribute, std::vector<Ty
 std::vector<Type> infer_body(const Node& node, std::string_view attribute, std::vector<Type> inputs);
 
 /// What holds for a value that may be of either type: equal extents stay,
-/// others become new symbols.
-Type merged(InferContext& context, const Type& a, const Type& b);
+/// others become new symbols, named after this number.
+Type merged(InferContext& context, const Type& a, const Type& b, std::size_t number = 0);
 
 /// The type of one element of a sequence whose elements are of this type: an extent that depends on data (its symbol
-/// has an '@') need not be that of another element, so it becomes a new symbol.
-Type one_of(InferContext& context, const Type& element);
+/// has an '@') need not be that of another element, so it becomes a new symbol, named after this number.
+Type one_of(InferContext& context, const Type& element, std::size_t number = 0);
 
 /// The type with all shapes, also those of elements, unknown.
 Type without_shapes(const Type& type);

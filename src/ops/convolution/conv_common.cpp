@@ -34,7 +34,7 @@ Shape conv_shape(InferContext& c, const Shape& x, const Shape& w) {
   Shape y{x[0], w[0]};
   std::span<const Dim> spatial(x.begin() + 2, x.end());
   if (!is_known(Shape(w.begin() + 2, w.end()))) {
-    for (std::size_t i = 0; i < spatial.size(); ++i) y.push_back(c.data_dependent("convolved"));
+    for (std::size_t i = 0; i < spatial.size(); ++i) y.push_back(c.data_dependent(concat("convolved", i)));
     return y;
   }
   Dims weights(2, 1);

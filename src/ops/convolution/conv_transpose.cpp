@@ -75,7 +75,7 @@ void infer(InferContext& c) {
   Shape y{x[0], w[1] * group};
   check_conv_bias(c, 2, y[1]);
   if (!is_known(Shape(w.begin() + 2, w.end()))) {
-    for (std::size_t i = 2; i < w.size(); ++i) y.push_back(c.data_dependent("convolved"));
+    for (std::size_t i = 2; i < w.size(); ++i) y.push_back(c.data_dependent(concat("convolved", i)));
     return c.set_shape(0, std::move(y));
   }
   Dims weights(2, 1);

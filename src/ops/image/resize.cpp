@@ -94,7 +94,7 @@ bool is_given(const PrepareContext& c, std::size_t input) { return c.has_input(i
 std::int64_t rounded_half_up(double x) { return static_cast<std::int64_t>(std::floor(x + 0.5)); }
 
 // The extent after scaling, in single precision as the standard's own rule computes it.
-Dim scaled(InferContext& c, const Dim& extent, double scale) {
+Dim scaled(InferContext& c, std::size_t axis, const Dim& extent, double scale) {
   c.require(scale > 0 && std::isfinite(scale), "scales: got ", scale, ", expected positive numbers, not infinite");
   if (extent.is_known()) {
     const float out = std::floor(static_cast<float>(extent.value()) * static_cast<float>(scale));
@@ -104,7 +104,7 @@ Dim scaled(InferContext& c, const Dim& extent, double scale) {
   if (scale == std::floor(scale) && scale < 0x1p31) return extent * Dim(static_cast<std::int64_t>(scale));
   if (1 / scale == std::floor(1 / scale) && 1 / scale < 0x1p31)
     return floor_div(extent, Dim(static_cast<std::int64_t>(1 / scale)));
-  return c.data_dependent("resized");
+  return c.data_dependent(concat("resized", axis));
 }
 
 // With keep_aspect_ratio_policy, one scale fits all axes.
@@ -130,7 +130,7 @@ Shape sized(InferContext& c, Shape shape, const std::vector<std::size_t>& axes) 
     return shape;
   }
   if (!is_known(shape) || !is_known(sizes)) {
-    for (std::size_t axis : axes) shape[axis] = c.data_dependent("resized");
+    for (std::size_t axis : axes) shape[axis] = c.data_dependent(concat("resized", axis));
     return shape;
   }
   if (auto scale = common_scale(c.node, axes, to_dims(shape), to_dims(sizes)))
@@ -158,12 +158,12 @@ void infer(InferContext& c) {
               ", expected float32");
     const Tensor* scales = c.constant(kScales);
     if (scales == nullptr) {
-      for (std::size_t axis : axes) out[axis] = c.data_dependent("resized");
+      for (std::size_t axis : axes) out[axis] = c.data_dependent(concat("resized", axis));
       return c.set_shape(0, std::move(out));
     }
     const std::vector<double> values = scales->to_doubles();
     c.require(values.size() == axes.size(), "scales: got ", values.size(), " values, expected ", axes.size());
-    for (std::size_t i = 0; i < axes.size(); ++i) out[axes[i]] = scaled(c, in[axes[i]], values[i]);
+    for (std::size_t i = 0; i < axes.size(); ++i) out[axes[i]] = scaled(c, axes[i], in[axes[i]], values[i]);
   }
   for (std::size_t axis : axes)
     c.require(!in[axis].is(0) || !out[axis].is_known() || out[axis].is(0), "extent of axis ", axis, ": got ",

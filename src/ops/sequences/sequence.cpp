@@ -35,7 +35,7 @@ std::size_t position(const ComputeContext& c, std::size_t input, std::size_t len
 
 void infer_construct(InferContext& c) {
   Type element = c.type(0);
-  for (std::size_t i = 1; i < c.input_count(); ++i) element = merged(c, element, c.type(i));
+  for (std::size_t i = 1; i < c.input_count(); ++i) element = merged(c, element, c.type(i), i);
   c.set_type(0, Type::sequence(std::move(element)));
 }
 

@@ -20,7 +20,7 @@ void infer(InferContext& c) {
   std::vector<Type> inputs;
   for (std::size_t i = 0; i < c.input_count(); ++i) {
     const Type& type = c.type(i);
-    inputs.push_back(type.kind == Type::Kind::sequence ? one_of(c, *type.element) : type);
+    inputs.push_back(type.kind == Type::Kind::sequence ? one_of(c, *type.element, i) : type);
   }
   std::vector<Type> outputs = infer_body(c.node, "body", std::move(inputs));
   for (std::size_t i = 0; i < outputs.size(); ++i) c.set_type(i, Type::sequence(std::move(outputs[i])));
