@@ -159,8 +159,8 @@ TEST(OptimizerModel, WhatIsNoOptimizerIsRefused) {
       {model_of({node("AdamWOptimizer", {attribute("adam_mode", std::int64_t{2})})}, 6),
        "adam_mode: got 2, expected 0 or 1"},
   };
-  for (const auto& [model, message] : table) {
-    expect_error<InvalidInput>([&] { OptimizerModel{model}; }, {message});
+  for (const auto& row : table) {
+    expect_error<InvalidInput>([&] { OptimizerModel{row.first}; }, {row.second});
   }
 }
 
