@@ -198,8 +198,20 @@ class Dense : public BlockedConv {
       conv_tile_kernels().tiles(t, begin, end);
       t.weights = t.next;
     }
-    for (std::int64_t c = 0; c < t.vectors * panels_.lanes; c += b_) {
-      end_(t.y[0] + c * size + begin * b_, (end - begin) * b_);
+    finish(t, begin, end);
+  }
+
+  /// The activation, of this panel's channels alone: others may be under way. Panels mostly hold whole blocks.
+  void finish(const ConvTiles& t, std::int64_t begin, std::int64_t end) const {
+    if (!end_.function) return;
+    if (panels_.lanes % b_ == 0) {
+      for (std::int64_t c = 0; c < t.vectors * panels_.lanes; c += b_) {
+        end_(t.y[0] + c * g_.out_size() + begin * b_, (end - begin) * b_);
+      }
+      return;
+    }
+    for (int j = 0; j < t.vectors; ++j) {
+      for (std::int64_t q = begin; q < end; ++q) end_(t.y[j] + q * b_, panels_.lanes);
     }
   }
 
