@@ -56,6 +56,16 @@ struct StepRecord {
   std::int64_t bytes = 0;  ///< read and written
 };
 
+/// A value that lies in the arena while steps `first` to `last` run.
+struct PlannedBuffer {
+  std::string name;
+  std::string type;  ///< "float32[2,3]"
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;
+  int first = 0;
+  int last = 0;
+};
+
 /// What planning decided for one set of input extents.
 struct PlanReport {
   std::int64_t peak_bytes = 0;         ///< of the arena: intermediate values and scratch
@@ -64,8 +74,13 @@ struct PlanReport {
   int steps = 0;
   int views = 0;
   int in_place = 0;
-  int late_steps = 0;  ///< steps whose shapes are only known while running
-  std::string text;    ///< printable: one line per step
+  int late_steps = 0;                    ///< steps whose shapes are only known while running
+  std::string text;                      ///< printable: one line per step, then the largest values
+  std::vector<PlannedBuffer> buffers = {};    ///< in order of their first step
+  std::vector<std::int64_t> live_bytes = {};  ///< of buffers, while each step runs
+
+  /// A picture, as SVG: steps to the right, places in the arena upwards, a rectangle per buffer.
+  std::string svg() const;
 };
 
 using Feeds = std::vector<std::pair<std::string, RuntimeValue>>;

@@ -159,6 +159,13 @@ void bind_reports(nb::module_& m) {
       .def_ro("duration_us", &StepRecord::duration_us)
       .def_ro("bytes", &StepRecord::bytes)
       .def("__repr__", &describe_fields);
+  nb::class_<PlannedBuffer>(m, "PlannedBuffer", "A value that lies in the arena while steps first to last run.")
+      .def_ro("name", &PlannedBuffer::name)
+      .def_ro("type", &PlannedBuffer::type)
+      .def_ro("bytes", &PlannedBuffer::bytes)
+      .def_ro("offset", &PlannedBuffer::offset)
+      .def_ro("first", &PlannedBuffer::first)
+      .def_ro("last", &PlannedBuffer::last);
   nb::class_<PlanReport>(m, "PlanReport", "What planning decided for one set of input extents.")
       .def_ro("peak_bytes", &PlanReport::peak_bytes)
       .def_ro("lower_bound_bytes", &PlanReport::lower_bound_bytes)
@@ -167,6 +174,10 @@ void bind_reports(nb::module_& m) {
       .def_ro("views", &PlanReport::views)
       .def_ro("in_place", &PlanReport::in_place)
       .def_ro("late_steps", &PlanReport::late_steps)
+      .def_ro("buffers", &PlanReport::buffers)
+      .def_ro("live_bytes", &PlanReport::live_bytes, "Of buffers, while each step runs.")
+      .def("svg", &PlanReport::svg, "A picture: steps to the right, places in the arena upwards.")
+      .def("_repr_svg_", &PlanReport::svg)
       .def("__repr__", [](const PlanReport& r) { return r.text; })
       .def(
           "_repr_html_",

@@ -119,14 +119,16 @@ void InferContext::set_ints(std::size_t output, std::vector<Dim> values) {
   }
 }
 
-Dim InferContext::data_dependent(std::string_view hint) {
+Dim InferContext::data_dependent(std::string_view hint, const std::optional<Dim>& bound) {
   const Value* v = node.output(0);
   // A rule runs again when more is known, and then may ask for fewer: numbers in the order of asking would come to mean
   // other extents. Rules that ask for several of a kind say which by a number of their own.
   const bool is_numbered = !hint.empty() && std::isdigit(static_cast<unsigned char>(hint.back())) != 0;
   const std::string tag = fresh_ == 0 || is_numbered ? "" : concat("'", fresh_);
   ++fresh_;
-  return Dim::symbol(concat(hint, "@", v == nullptr ? node.name : v->name, tag));
+  const std::string name = concat(hint, "@", v == nullptr ? node.name : v->name, tag);
+  if (bound) most.emplace(name, *bound);
+  return Dim::symbol(name);
 }
 
 Dim InferContext::unify(const Dim& a, const Dim& b, std::string_view what) {

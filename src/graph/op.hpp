@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -99,8 +100,9 @@ class InferContext {
   void set_type(std::size_t output, Type type);
   void set_ints(std::size_t output, std::vector<Dim> values);  ///< known contents of a small integer output
 
-  /// An extent that depends on data (how many elements are non-zero, ...).
-  Dim data_dependent(std::string_view hint);
+  /// An extent that depends on data (how many elements are non-zero, ...), and is never above `most` where that is
+  /// given.
+  Dim data_dependent(std::string_view hint, const std::optional<Dim>& most = std::nullopt);
 
   /// The two extents must be equal: returns the more specific one and remembers what that says of symbols.
   Dim unify(const Dim& a, const Dim& b, std::string_view what);
@@ -122,6 +124,7 @@ class InferContext {
   std::vector<Type> outputs;
   std::vector<std::optional<std::vector<Dim>>> output_ints;
   std::vector<std::pair<std::string, Dim>> equalities;
+  std::map<std::string, Dim> most;  ///< of data-dependent extents
 
  private:
   void check_integers(std::size_t i) const;
@@ -254,6 +257,8 @@ struct OpDef {
   bool is_tile_program = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
+  /// Hands its inputs to whoever runs the graph and waits for what it gives.
+  bool is_pause = false;
 };
 
 /// Makes an operator known; lives in static storage of the operator's file.

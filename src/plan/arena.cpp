@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 
 namespace backpass {
@@ -11,14 +12,16 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::size_t largest_live_set(std::span<const Lifetime> lifetimes) {
+std::size_t largest_live_set(std::span<const Lifetime> lifetimes, const Occupied& occupied) {
   int end = 0;
   for (const Lifetime& l : lifetimes) end = std::max(end, l.last);
   std::vector<std::int64_t> change(static_cast<std::size_t>(end) + 2, 0);
-  for (const Lifetime& l : lifetimes) {
-    change[static_cast<std::size_t>(l.first)] += static_cast<std::int64_t>(rounded(l.bytes));
-    change[static_cast<std::size_t>(l.last) + 1] -= static_cast<std::int64_t>(rounded(l.bytes));
-  }
+  auto add = [&](std::size_t bytes, int first, int last) {
+    change[static_cast<std::size_t>(first)] += static_cast<std::int64_t>(rounded(bytes));
+    change[static_cast<std::size_t>(last) + 1] -= static_cast<std::int64_t>(rounded(bytes));
+  };
+  for (const Lifetime& l : lifetimes) add(l.bytes, l.first, l.last);
+  for (const Occupied::Buffer& b : occupied.buffers) add(b.bytes, 0, std::min(b.last, end));
   std::int64_t live = 0;
   std::int64_t most = 0;
   for (std::int64_t c : change) most = std::max(most, live += c);
@@ -30,10 +33,21 @@ struct Placed {
   int first, last;
 };
 
+constexpr int kAlways = std::numeric_limits<int>::max();
+
+bool starts_before(const Placed& a, const Placed& b) { return a.begin < b.begin; }
+
 /// Buffers placed so far, by offset.
 class Ground {
  public:
-  explicit Ground(std::size_t count) { placed_.reserve(count); }
+  Ground(std::size_t count, const Occupied& occupied) {
+    placed_.reserve(count + occupied.buffers.size() + occupied.walls.size());
+    for (const Occupied::Buffer& b : occupied.buffers) {
+      if (b.bytes > 0) placed_.push_back({b.offset, b.offset + rounded(b.bytes), 0, b.last});
+    }
+    for (std::size_t wall : occupied.walls) placed_.push_back({wall, wall, 0, kAlways});
+    std::sort(placed_.begin(), placed_.end(), starts_before);
+  }
 
   /// Puts a buffer into the lowest gap among those alive at the same time.
   std::size_t put(const Lifetime& l) {
@@ -45,8 +59,7 @@ class Ground {
       offset = std::max(offset, p.end);
     }
     Placed p{offset, offset + bytes, l.first, l.last};
-    auto at = std::lower_bound(placed_.begin(), placed_.end(), p,
-                               [](const Placed& a, const Placed& b) { return a.begin < b.begin; });
+    auto at = std::lower_bound(placed_.begin(), placed_.end(), p, starts_before);
     placed_.insert(at, p);
     return offset;
   }
@@ -61,10 +74,11 @@ class Ground {
 };
 
 /// With `is_by_start`, what has ended cannot meet anything that comes later and need not be looked at again.
-ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const std::vector<std::size_t>& order, bool is_by_start) {
+ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const Occupied& occupied,
+                         const std::vector<std::size_t>& order, bool is_by_start) {
   ArenaPlan plan;
   plan.offsets.assign(lifetimes.size(), 0);
-  Ground ground(lifetimes.size());
+  Ground ground(lifetimes.size(), occupied);
   for (std::size_t i : order) {
     const Lifetime& l = lifetimes[i];
     if (l.bytes == 0) continue;
@@ -77,14 +91,14 @@ ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const std::vector<
 
 }  // namespace
 
-ArenaPlan plan_arena(std::span<const Lifetime> lifetimes) {
-  std::size_t bound = largest_live_set(lifetimes);
+ArenaPlan plan_arena(std::span<const Lifetime> lifetimes, const Occupied& occupied) {
+  std::size_t bound = largest_live_set(lifetimes, occupied);
   std::vector<std::size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   auto try_order = [&](auto before, bool is_by_start) {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return before(lifetimes[a], lifetimes[b]); });
-    return place_in_order(lifetimes, order, is_by_start);
+    return place_in_order(lifetimes, occupied, order, is_by_start);
   };
   auto good = [&](const ArenaPlan& p) { return p.peak <= bound + bound / 20; };
   ArenaPlan best = try_order([](const Lifetime& a, const Lifetime& b) { return a.first < b.first; }, true);

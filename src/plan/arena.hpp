@@ -14,6 +14,18 @@ struct Lifetime {
   int last = 0;
 };
 
+/// What lies in the arena already, when the rest of a run is planned.
+struct Occupied {
+  struct Buffer {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    int last = 0;  ///< it is needed from before the first step that is planned to this one, included
+  };
+  std::vector<Buffer> buffers;
+  /// Ends of the blocks of memory that the arena consists of so far, multiples of 64: no buffer lies across one.
+  std::vector<std::size_t> walls;
+};
+
 struct ArenaPlan {
   std::vector<std::size_t> offsets;  ///< one per lifetime, multiples of 64
   std::size_t peak = 0;              ///< bytes the arena must have
@@ -23,6 +35,6 @@ struct ArenaPlan {
 /// Buffers in order of their start, each at the lowest offset where it meets no buffer alive at the same time: quick,
 /// because only what is alive is looked at. When that misses the lower bound by more than 5 %, buffers are also tried
 /// by size and by lifetime, and the best kept.
-ArenaPlan plan_arena(std::span<const Lifetime> lifetimes);
+ArenaPlan plan_arena(std::span<const Lifetime> lifetimes, const Occupied& occupied = {});
 
 }  // namespace backpass

@@ -2,6 +2,9 @@
 
 #include <unordered_map>
 
+#include "graph/op.hpp"
+#include "plan/schedule.hpp"
+
 namespace backpass {
 namespace {
 
@@ -36,7 +39,7 @@ std::unique_ptr<Program> make_program(const Graph& graph) {
   Numbering number(*program);
   program->inputs = number.of_all(graph.inputs);
   for (const Capture& c : graph.captures) program->inputs.push_back(number.of(c.inner));
-  for (const Node* node : graph.nodes()) {
+  for (const Node* node : order_to_run(graph)) {
     Step step;
     step.node = node;
     step.inputs = number.of_all(node->inputs);
@@ -46,6 +49,7 @@ std::unique_ptr<Program> make_program(const Graph& graph) {
       for (const Capture& c : sub->captures) s.captured.push_back(number.of(c.outer));
       step.subprograms.push_back(std::move(s));
     }
+    if (node->def != nullptr && node->def->is_pause) program->pause = static_cast<int>(program->steps.size());
     program->steps.push_back(std::move(step));
   }
   program->outputs = number.of_all(graph.outputs);

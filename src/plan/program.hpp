@@ -43,6 +43,7 @@ struct Program {
   std::vector<Step> steps;
   std::vector<int> inputs;  ///< graph inputs, then captures
   std::vector<int> outputs;
+  int pause = -1;  ///< the step where a run hands out its first outputs and waits (OpDef::is_pause); -1: none
 };
 
 /// The graph must outlive the program and not change.

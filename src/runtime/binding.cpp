@@ -4,20 +4,11 @@
 
 #include "graph/blame.hpp"
 #include "graph/evaluate.hpp"
-#include "ops/custom/yield.hpp"
 #include "plan/arena.hpp"
 #include "runtime/infer_program.hpp"
 
 namespace backpass {
 namespace {
-
-/// A piece of memory and the steps between which it is needed.
-struct Storage {
-  Place place;  // kind arena until it is given to an output
-  std::size_t bytes = 0;
-  int first = 0;
-  int last = -1;
-};
 
 /// The second half of binding: kernels, and where values lie.
 class Binder {
@@ -33,20 +24,47 @@ class Binder {
 
   void run(std::span<const RuntimeValue> inputs) {
     bind_inputs(inputs);
+    for (int v : program_.outputs) binding_.outputs.emplace_back().value = v;
+    for (const Value* v : program_.values) {
+      if (v->constant) binding_.report.constant_bytes += static_cast<std::int64_t>(v->constant->bytes());
+    }
+    bind();
+  }
+
+  /// Goes on where another binding ended.
+  void run_after(const Binding& before) {
+    binding_.part = before.part + 1;
+    binding_.outputs = before.outputs;
+    binding_.output_bytes = before.output_bytes;
+    binding_.late_count = before.late_count;
+    binding_.blocks = before.blocks;
+    binding_.report = before.report;
+    facts_ = before.handover.facts;
+    storages_ = before.handover.storages;
+    late_last_ = before.handover.late_last;
+    taken_over_ = storages_.size();
+    bind();
+  }
+
+ private:
+  using Fact = Handover::Fact;
+
+  bool is_last() const { return binding_.end == static_cast<int>(program_.steps.size()); }
+
+  void bind() {
     binding_.steps.reserve(needs_.count);
-    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      if (needs_.steps[i]) blaming(*program_.steps[i].node, [&] { bind_step(static_cast<int>(i)); });
+    for (int i = binding_.first; i < binding_.end; ++i) {
+      const Step& step = program_.steps[static_cast<std::size_t>(i)];
+      if (needs_.steps[static_cast<std::size_t>(i)]) blaming(*step.node, [&] { bind_step(i); });
     }
     bind_outputs();
     lay_out();
     resolve();
+    if (is_last()) return;
+    binding_.handover.facts = std::move(facts_);
+    binding_.handover.storages = std::move(storages_);
+    binding_.handover.late_last = std::move(late_last_);
   }
-
- private:
-  struct Fact {
-    int storage = -1;
-    int late = -1;
-  };
 
   BoundValue& bound(int v) { return binding_.values[static_cast<std::size_t>(v)]; }
   Fact& fact(int v) { return facts_[static_cast<std::size_t>(v)]; }
@@ -80,7 +98,7 @@ class Binder {
       case StepKind::kernel:
         return add_kernel_step(s);
       case StepKind::late:
-        return is_yield(*program_.steps[static_cast<std::size_t>(s)].node) ? add_pause(s) : add_late_step(s);
+        return s == program_.pause ? add_pause(s) : add_late_step(s);
     }
   }
 
@@ -218,7 +236,6 @@ class Binder {
   }
 
   void add_pause(int s) {
-    ensure(!binding_.pause, "a second YieldOp");
     const Step& step = program_.steps[static_cast<std::size_t>(s)];
     binding_.pause = binding_.steps.size();
     binding_.steps.emplace_back().step = s;
@@ -237,28 +254,60 @@ class Binder {
   /// Whether memory written before the pause would be output k, whose buffer comes only after it: the YieldOp hands
   /// out the first outputs.
   bool crosses_pause(std::size_t k, const Storage& storage) const {
-    if (!binding_.pause) return false;
-    const int pause = binding_.steps[*binding_.pause].step;
-    return k >= program_.steps[static_cast<std::size_t>(pause)].inputs.size() && storage.first <= pause;
+    const int pause = program_.pause;
+    return pause >= 0 && k >= program_.steps[static_cast<std::size_t>(pause)].inputs.size() && storage.first <= pause;
+  }
+
+  bool is_there(int v) {
+    const BoundValue& b = bound(v);
+    return b.constant != nullptr || fact(v).storage >= 0 || fact(v).late >= 0 || b.place.kind != Place::Kind::none;
   }
 
   /// Storages that outputs fill entirely go straight to the caller's buffers; the rest is copied when the run ends.
   void bind_outputs() {
-    for (int v : program_.outputs) {
-      BoundOutput output;
-      output.value = v;
+    for (std::size_t k = 0; k < binding_.outputs.size(); ++k) {
+      BoundOutput& output = binding_.outputs[k];
+      const int v = output.value;
+      if (output.part >= 0 || (!is_last() && !is_there(v))) continue;
+      output.part = binding_.part;
       Storage* storage = storage_of(v);
-      bool fits = storage != nullptr && storage->place.kind == Place::Kind::arena &&
-                  storage->bytes == bound(v).bytes() && !crosses_pause(binding_.outputs.size(), *storage);
-      if (fits) {
+      const bool is_own = storage != nullptr && fact(v).storage >= static_cast<int>(taken_over_);
+      if (is_own && storage->place.kind == Place::Kind::arena && storage->bytes == bound(v).bytes() &&
+          !crosses_pause(k, *storage)) {
         output.buffer = static_cast<int>(binding_.output_bytes.size());
         storage->place = {Place::Kind::output, output.buffer, 0, nullptr};
         binding_.output_bytes.push_back(storage->bytes);
       } else {
         output.needs_copy = true;
       }
-      binding_.outputs.push_back(output);
     }
+  }
+
+  /// What earlier bindings put into the arena and is still needed.
+  Occupied occupied() const {
+    Occupied found;
+    std::vector<std::size_t> starts;
+    std::size_t end = 0;
+    for (std::size_t bytes : binding_.blocks) {
+      starts.push_back(end);
+      end += bytes;
+      found.walls.push_back(end);
+    }
+    for (std::size_t i = 0; i < taken_over_; ++i) {
+      const Storage& s = storages_[i];
+      if (s.place.kind != Place::Kind::arena || s.last < binding_.first) continue;
+      found.buffers.push_back({starts[static_cast<std::size_t>(s.place.index)] + s.place.offset, s.bytes, s.last});
+    }
+    return found;
+  }
+
+  /// A place by its offset in all blocks in a row; what lies beyond those there were is in the new one.
+  Place in_block(std::size_t offset) const {
+    int block = 0;
+    for (; block < binding_.part && offset >= binding_.blocks[static_cast<std::size_t>(block)]; ++block) {
+      offset -= binding_.blocks[static_cast<std::size_t>(block)];
+    }
+    return {Place::Kind::arena, block, offset, nullptr};
   }
 
   void lay_out() {
@@ -266,26 +315,27 @@ class Binder {
     std::vector<int> owner;
     lifetimes.reserve(storages_.size() + scratch_.size());
     owner.reserve(storages_.size());
-    auto last_step = static_cast<int>(program_.steps.size());
-    for (std::size_t i = 0; i < storages_.size(); ++i) {
+    for (std::size_t i = taken_over_; i < storages_.size(); ++i) {
       if (storages_[i].place.kind != Place::Kind::arena) continue;
-      lifetimes.push_back({storages_[i].bytes, storages_[i].first, std::min(storages_[i].last, last_step)});
+      lifetimes.push_back({storages_[i].bytes, storages_[i].first, std::min(storages_[i].last, binding_.end)});
       owner.push_back(static_cast<int>(i));
     }
     for (auto [index, bytes] : scratch_) {
       int s = binding_.steps[index].step;
       lifetimes.push_back({bytes, s, s});
     }
-    ArenaPlan plan = plan_arena(lifetimes);
+    const ArenaPlan plan = plan_arena(lifetimes, occupied());
+    const std::size_t before = binding_.arena_bytes();
+    binding_.blocks.push_back(plan.peak > before ? plan.peak - before : 0);
     for (std::size_t i = 0; i < owner.size(); ++i) {
-      storages_[static_cast<std::size_t>(owner[i])].place.offset = plan.offsets[i];
+      storages_[static_cast<std::size_t>(owner[i])].place = in_block(plan.offsets[i]);
     }
     for (std::size_t i = 0; i < scratch_.size(); ++i) {
-      binding_.steps[scratch_[i].first].scratch_offset = plan.offsets[owner.size() + i];
+      binding_.steps[scratch_[i].first].scratch = in_block(plan.offsets[owner.size() + i]);
     }
-    binding_.arena_bytes = plan.peak;
-    binding_.report.peak_bytes = static_cast<std::int64_t>(plan.peak);
-    binding_.report.lower_bound_bytes = static_cast<std::int64_t>(plan.lower_bound);
+    binding_.report.peak_bytes = static_cast<std::int64_t>(binding_.arena_bytes());
+    binding_.report.lower_bound_bytes =
+        std::max(binding_.report.lower_bound_bytes, static_cast<std::int64_t>(plan.lower_bound));
   }
 
   Place place_of(int v) {
@@ -298,8 +348,6 @@ class Binder {
   void resolve() {
     for (std::size_t v = 0; v < facts_.size(); ++v) {
       binding_.values[v].place = place_of(static_cast<int>(v));
-      const std::optional<Tensor>& constant = program_.values[v]->constant;
-      if (constant) binding_.report.constant_bytes += static_cast<std::int64_t>(constant->bytes());
     }
     binding_.pointers.reserve(3 * binding_.steps.size());
     for (BoundStep& b : binding_.steps) {
@@ -312,7 +360,7 @@ class Binder {
       for (int v : step.outputs) add_pointer(b, v);
     }
     release_late_values();
-    binding_.report.steps = static_cast<int>(binding_.steps.size());
+    binding_.report.steps += static_cast<int>(binding_.steps.size());
   }
 
   void add_pointer(BoundStep& b, int v) {
@@ -324,6 +372,7 @@ class Binder {
   /// Each at the first bound step at or after its last use.
   void release_late_values() {
     for (std::size_t late = 0; late < late_last_.size(); ++late) {
+      if (late_last_[late] < binding_.first || late_last_[late] >= binding_.end) continue;
       auto it = std::lower_bound(binding_.steps.begin(), binding_.steps.end(), late_last_[late],
                                  [](const BoundStep& b, int last) { return b.step < last; });
       if (it != binding_.steps.end()) it->release.push_back(static_cast<int>(late));
@@ -336,18 +385,104 @@ class Binder {
   Binding& binding_;
   std::vector<Fact> facts_;
   std::vector<Storage> storages_;
+  std::size_t taken_over_ = 0;                                // of the storages
   std::vector<std::pair<std::size_t, std::size_t>> scratch_;  // bound step, bytes
   std::vector<int> late_last_;                                // per late value: the last step that reads it
   std::vector<std::vector<TensorInfo>> kept_inputs_, kept_outputs_;
 };
 
+std::vector<std::int64_t> key_of(std::span<const RuntimeValue> inputs) {
+  std::vector<std::int64_t> key;
+  for (const RuntimeValue& v : inputs) {
+    key.push_back(static_cast<std::int64_t>(v.kind) * 64 + static_cast<std::int64_t>(v.tensor.dtype()));
+    if (!v.is_tensor()) continue;
+    key.push_back(v.tensor.rank());
+    key.insert(key.end(), v.tensor.dims().begin(), v.tensor.dims().end());
+  }
+  return key;
+}
+
+bool matches(const std::vector<std::int64_t>& key, std::span<const RuntimeValue> inputs) {
+  std::size_t i = 0;
+  for (const RuntimeValue& v : inputs) {
+    std::int64_t tag = static_cast<std::int64_t>(v.kind) * 64 + static_cast<std::int64_t>(v.tensor.dtype());
+    if (i >= key.size() || key[i++] != tag) return false;
+    if (!v.is_tensor()) continue;
+    if (key[i++] != v.tensor.rank()) return false;
+    for (std::int64_t d : v.tensor.dims()) {
+      if (key[i++] != d) return false;
+    }
+  }
+  return i == key.size();
+}
+
+/// A run that meets several sizes has a Binding for each of them: the later, the fewer are kept of each.
+constexpr int kFewerPerPart = 4;
+
 }  // namespace
 
-std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs) {
+/// To be called with the lock held.
+std::shared_ptr<const Binding> BindingCache::find(std::span<const RuntimeValue> values) {
+  for (auto it = bindings_.begin(); it != bindings_.end(); ++it) {
+    if (!matches(it->key, values)) continue;
+    bindings_.splice(bindings_.begin(), bindings_, it);
+    return bindings_.front().binding;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const Binding> BindingCache::get(std::span<const RuntimeValue> values, const Make& make) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = find(values)) return found;
+  }
+  // Without the lock: rules of users are asked, who may be waiting for somebody that waits for it.
+  std::shared_ptr<const Binding> made = make();
+  std::lock_guard lock(mutex_);
+  if (auto found = find(values)) return found;
+  bindings_.push_front({key_of(values), made});
+  if (bindings_.size() > capacity_) bindings_.pop_back();
+  return made;
+}
+
+std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs, int keep) {
   auto binding = std::make_unique<Binding>();
   binding->program = &program;
   Binder(program, infer_program(program, inputs, *binding), *binding).run(inputs);
+  if (binding->end < static_cast<int>(program.steps.size())) binding->rest = std::make_unique<BindingCache>(keep);
   return binding;
+}
+
+std::shared_ptr<const Binding> rest_of(const Binding& before, std::span<const RuntimeValue> found) {
+  return before.rest->get(found, [&] {
+    const Program& program = *before.program;
+    auto binding = std::make_unique<Binding>();
+    binding->program = &program;
+    Binder(program, infer_rest(before, found, *binding), *binding).run_after(before);
+    if (binding->end < static_cast<int>(program.steps.size())) {
+      binding->rest = std::make_unique<BindingCache>(before.rest->capacity() / kFewerPerPart);
+    }
+    return binding;
+  });
+}
+
+std::vector<std::shared_ptr<const Binding>> at_most(std::shared_ptr<const Binding> binding) {
+  std::vector<std::shared_ptr<const Binding>> parts{std::move(binding)};
+  while (parts.back()->rest != nullptr) {
+    const Binding& last = *parts.back();
+    std::vector<RuntimeValue> found;
+    for (std::size_t i = 0; i < last.found.size(); ++i) {
+      if (!last.most[i]) return parts;
+      const Value& v = *last.program->values[static_cast<std::size_t>(last.found[i])];
+      found.emplace_back(Tensor(v.type.dtype, *last.most[i], nullptr, nullptr));
+    }
+    try {
+      parts.push_back(rest_of(last, found));
+    } catch (const InvalidInput&) {  // half as many rows fit to another value's, all of them do not
+      return parts;
+    }
+  }
+  return parts;
 }
 
 }  // namespace backpass

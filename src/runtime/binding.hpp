@@ -1,13 +1,24 @@
 // A Program with numbers: extents, places in memory, prepared kernels. Made once per set of input extents, then shared
 // read-only by all runs that have them.
+//
+// Where data decide a size (how many elements are not zero), a Binding ends before the first step that has to know it.
+// The rest of the program is a Binding of its own, made when a run gets there and kept per size: it is planned like
+// everything else, in what is free of the arena and in a further block of it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <functional>
+#include <list>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backpass/session.hpp"
@@ -22,12 +33,12 @@ struct Place {
     none,      ///< no such value
     constant,  ///< at a fixed address
     input,     ///< in what the caller fed
-    arena,     ///< at an offset of the arena
+    arena,     ///< at an offset of a block of the arena
     output,    ///< in an output buffer
     late,      ///< made while running; its address is only known then
   };
   Kind kind = Kind::none;
-  int index = 0;           ///< of the input, output or late value
+  int index = 0;           ///< of the input, output, late value or block of the arena
   std::size_t offset = 0;  ///< bytes
   const void* address = nullptr;
 };
@@ -50,7 +61,7 @@ struct BoundStep {
   std::size_t first_pointer = 0;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  std::size_t scratch_offset = 0;  ///< in the arena
+  Place scratch;  ///< in the arena
   std::size_t scratch_bytes = 0;
   std::vector<std::size_t> late_pointers;  ///< pointers (relative) to fill in just before the step
   std::vector<int> late_outputs;           ///< late index per output; -1: none
@@ -62,10 +73,62 @@ struct BoundOutput {
   int value = 0;
   bool needs_copy = false;  ///< aliases an input, a constant or another output
   int buffer = -1;          ///< index of the output buffer it is written to directly; -1 otherwise
+  int part = -1;            ///< number of the Binding that computes it; -1: a later one
+};
+
+/// A piece of memory and the steps between which it is needed.
+struct Storage {
+  Place place;  ///< kind arena until it is given to an output
+  std::size_t bytes = 0;
+  int first = 0;
+  int last = -1;
+};
+
+/// What the rest of the program takes over from a Binding that ends early.
+struct Handover {
+  struct Fact {
+    int storage = -1;  ///< index into storages
+    int late = -1;
+  };
+  std::vector<Fact> facts;  ///< per value
+  std::vector<Storage> storages;
+  std::vector<int> late_last;                    ///< per late value: the last step that reads it
+  std::vector<std::pair<int, Type>> open_types;  ///< of values whose extents are still not known
+  std::map<std::string, Dim> symbols;
+};
+
+struct Binding;
+
+/// Bindings by the types of what they were made for; the least recently used goes first.
+class BindingCache {
+ public:
+  using Make = std::function<std::unique_ptr<const Binding>()>;
+
+  explicit BindingCache(int capacity) : capacity_(static_cast<std::size_t>(std::max(1, capacity))) {}
+
+  int capacity() const { return static_cast<int>(capacity_); }
+  std::shared_ptr<const Binding> get(std::span<const RuntimeValue> values, const Make& make);
+
+ private:
+  struct Cached {
+    std::vector<std::int64_t> key;
+    std::shared_ptr<const Binding> binding;
+  };
+
+  std::shared_ptr<const Binding> find(std::span<const RuntimeValue> values);
+
+  std::size_t capacity_;
+  std::mutex mutex_;
+  std::list<Cached> bindings_;  // most recently used first
 };
 
 struct Binding {
   const Program* program = nullptr;
+  int part = 0;            ///< how many Bindings come before it
+  int first = 0;           ///< step of the program that it begins with
+  int end = 0;             ///< the step it ends before
+  std::vector<int> found;  ///< values whose extents its steps find out; the rest of the program depends on them
+  std::vector<std::optional<Dims>> most;  ///< the largest extents each of them can have, where that is known
   std::vector<BoundValue> values;
   std::deque<Tensor> known;  ///< contents found while binding; BoundValue::constant points here or into the model
   std::vector<BoundStep> steps;
@@ -77,16 +140,30 @@ struct Binding {
   std::optional<std::size_t> pause;
   std::vector<int> late_seeds;  ///< late index of a result of the YieldOp whose extents are not known; else -1
   int late_count = 0;
-  std::size_t arena_bytes = 0;
+  std::vector<std::size_t> blocks;  ///< bytes of each block of the arena; its own is the last one
   PlanReport report;
+
+  // Where the program goes on after `end`:
+  Handover handover;
+  std::unique_ptr<BindingCache> rest;  ///< null: this is all
+
+  std::size_t arena_bytes() const { return std::accumulate(blocks.begin(), blocks.end(), std::size_t{0}); }
 };
 
 /// Works out everything for these inputs (graph inputs, then captures). Only types and extents are used, not contents.
 /// Throws InvalidInput with the node's label when shapes do not fit.
-std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs);
+/// `keep` is how many Bindings of the rest are kept.
+std::unique_ptr<Binding> make_binding(const Program& program, std::span<const RuntimeValue> inputs, int keep = 16);
 
-/// The table behind PlanReport::text.
-std::string describe_plan(const Binding& binding);
+/// The Binding of what comes after `before`, whose steps found these values (in the order of Binding::found).
+std::shared_ptr<const Binding> rest_of(const Binding& before, std::span<const RuntimeValue> found);
+
+/// The Bindings of a run that finds the largest sizes there can be, as far as bounds of those are known and the steps
+/// fit together at them.
+std::vector<std::shared_ptr<const Binding>> at_most(std::shared_ptr<const Binding> binding);
+
+/// What the Bindings of one run say, with text, buffers and bytes in use.
+PlanReport describe_plan(std::span<const std::shared_ptr<const Binding>> parts);
 
 /// There is not enough memory for the arena: says what takes most of it.
 [[noreturn]] void fail_for_arena(const Binding& binding);

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <map>
 
 #include "runtime/binding.hpp"
 
@@ -84,35 +86,130 @@ Largest largest_of(const Binding& binding) {
 
 void fail_for_arena(const Binding& binding) {
   const Largest largest = largest_of(binding);
-  ensure(largest.step != nullptr, "an arena of ", binding.arena_bytes, " bytes that nobody needs");
+  ensure(largest.step != nullptr, "an arena of ", binding.arena_bytes(), " bytes that nobody needs");
   std::string what = "its scratch memory";
   if (largest.value >= 0) {
     const BoundValue& value = binding.values[static_cast<std::size_t>(largest.value)];
     what = concat("its result '", binding.program->values[static_cast<std::size_t>(largest.value)]->name, "' ",
                   name_of(value.dtype), to_string(value.dims()));
   }
-  fail(largest.step->node->label(), " out of memory: a run was to take ", binding.arena_bytes, " bytes, ",
+  fail(largest.step->node->label(), " out of memory: a run was to take ", binding.arena_bytes(), " bytes, ",
        largest.bytes, " of them for ", what, "; use smaller inputs");
 }
 
-std::string describe_plan(const Binding& binding) {
+namespace {
+
+using Parts = std::span<const std::shared_ptr<const Binding>>;
+
+/// Values of the arena and how long each is read; what is computed in place of another begins where that one ends.
+class Buffers {
+ public:
+  explicit Buffers(Parts parts) : last_(*parts.back()), index_(last_.program->values.size(), -1) {
+    for (const auto& part : parts) {
+      for (const BoundStep& bound : part->steps) add(last_.program->steps[static_cast<std::size_t>(bound.step)]);
+    }
+  }
+
+  void put_into(PlanReport& report) {
+    report.live_bytes.assign(static_cast<std::size_t>(now_), 0);
+    std::vector<std::map<std::int64_t, std::int64_t>> live(static_cast<std::size_t>(now_));
+    for (const PlannedBuffer& b : found_) {
+      for (int s = b.first; s <= b.last; ++s) {
+        std::int64_t& bytes = live[static_cast<std::size_t>(s)][b.offset];
+        bytes = std::max(bytes, b.bytes);
+      }
+    }
+    for (std::size_t s = 0; s < live.size(); ++s) {
+      for (const auto& [offset, bytes] : live[s]) report.live_bytes[s] += bytes;
+    }
+    report.buffers = std::move(found_);
+  }
+
+ private:
+  void add(const Step& step) {
+    step.for_each_read([&](int v) {
+      const int i = index_[static_cast<std::size_t>(v)];
+      if (i >= 0) found_[static_cast<std::size_t>(i)].last = now_;
+    });
+    for (int v : step.outputs) {
+      if (v >= 0 && last_.values[static_cast<std::size_t>(v)].place.kind == Place::Kind::arena) add_value(v);
+    }
+    ++now_;
+  }
+
+  void add_value(int v) {
+    const BoundValue& value = last_.values[static_cast<std::size_t>(v)];
+    auto offset = static_cast<std::int64_t>(value.place.offset);
+    for (int block = 0; block < value.place.index; ++block) {
+      offset += static_cast<std::int64_t>(last_.blocks[static_cast<std::size_t>(block)]);
+    }
+    index_[static_cast<std::size_t>(v)] = static_cast<int>(found_.size());
+    found_.push_back({last_.program->values[static_cast<std::size_t>(v)]->name,
+                      concat(name_of(value.dtype), to_string(value.dims())), static_cast<std::int64_t>(value.bytes()),
+                      offset, now_, now_});
+  }
+
+  const Binding& last_;
+  std::vector<int> index_;  // per value, of its buffer
+  std::vector<PlannedBuffer> found_;
+  int now_ = 0;
+};
+
+/// The largest values that are there when most is in use.
+std::string largest_values(const PlanReport& report) {
+  constexpr std::size_t kShown = 10;
+  const auto peak = std::max_element(report.live_bytes.begin(), report.live_bytes.end());
+  if (peak == report.live_bytes.end()) return "";
+  const auto step = static_cast<int>(peak - report.live_bytes.begin());
+  std::vector<const PlannedBuffer*> there;
+  for (const PlannedBuffer& b : report.buffers) {
+    if (b.first <= step && step <= b.last) there.push_back(&b);
+  }
+  std::stable_sort(there.begin(), there.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
+  if (there.size() > kShown) there.resize(kShown);
+  std::string text = concat("most in use at step ", step, ": ", kib(*peak), "\n");
+  for (const PlannedBuffer* b : there) {
+    text += concat("  ", kib(b->bytes), " %", b->name, ":", b->type, ", steps ", b->first, " to ", b->last, "\n");
+  }
+  return text;
+}
+
+std::string text_of(Parts parts) {
   constexpr std::size_t kLine = 192;
+  const Binding& last = *parts.back();
   std::string text;
-  text.reserve(kLine * (binding.steps.size() + 2));
-  for (const BoundStep& bound : binding.steps) {
-    const Step& step = binding.program->steps[static_cast<std::size_t>(bound.step)];
-    text += bound.kernel ? "  " : "  late ";
-    add_label(text, *step.node);
-    for (int v : step.inputs) add_value(text, binding, v);
-    text += " ->";
-    for (int v : step.outputs) add_value(text, binding, v);
+  text.reserve(kLine * (last.program->steps.size() + 2));
+  for (const auto& part : parts) {
+    if (part->part > 0) text += concat("  -- sizes found, at most ", part->blocks.back(), " bytes more --\n");
+    for (const BoundStep& bound : part->steps) {
+      const Step& step = part->program->steps[static_cast<std::size_t>(bound.step)];
+      text += bound.kernel ? "  " : "  late ";
+      add_label(text, *step.node);
+      for (int v : step.inputs) add_value(text, *part, v);
+      text += " ->";
+      for (int v : step.outputs) add_value(text, *part, v);
+      text += '\n';
+    }
+  }
+  for (auto i = static_cast<std::size_t>(last.end); i < last.program->steps.size(); ++i) {
+    text += "  once sizes are known ";
+    add_label(text, *last.program->steps[i].node);
     text += '\n';
   }
-  const PlanReport& r = binding.report;
+  const PlanReport& r = last.report;
   text += concat(r.steps, " steps, ", r.views, " views, ", r.in_place, " in place, ", r.late_steps, " late\n");
   text += concat("arena: ", kib(r.peak_bytes), " planned, ", kib(r.lower_bound_bytes),
                  " lower bound; constants: ", kib(r.constant_bytes), "\n");
   return text;
+}
+
+}  // namespace
+
+PlanReport describe_plan(Parts parts) {
+  PlanReport report = parts.back()->report;
+  Buffers(parts).put_into(report);
+  report.text = text_of(parts) + largest_values(report);
+  return report;
 }
 
 }  // namespace backpass

@@ -29,91 +29,96 @@ std::vector<StepRecord> Profiler::take() {
 
 /// What one run needs for itself. Kept between runs, so that steady state allocates nothing.
 struct Executable::State {
-  Tensor arena;
-  std::shared_ptr<const Binding> attached;
-  std::vector<void*> pointers;
-  std::vector<std::pair<std::size_t, Place>> patches;  // pointers into inputs and output buffers
+  /// A binding whose operands have addresses.
+  struct Part {
+    std::shared_ptr<const Binding> binding;
+    std::vector<void*> pointers;
+    std::vector<std::pair<std::size_t, Place>> patches;  // pointers into inputs and output buffers
+  };
+
+  std::vector<Tensor> blocks;  // of the arena
+  std::vector<Part> parts;
+  std::size_t current = 0;  // part
   std::vector<RuntimeValue> late;
   std::vector<void*> output_buffers;
+  std::vector<Tensor> buffers;  // the same as tensors; only during a run
 
-  std::byte* base() { return arena.as<std::byte>(); }
+  Part& part() { return parts[current]; }
+  const Binding& binding() const { return *parts[current].binding; }
 
-  void attach(const std::shared_ptr<const Binding>& binding) {
-    if (attached == binding) return;
-    if (arena.bytes() < binding->arena_bytes + 64) {
-      arena = Tensor();  // release first: two arenas need not fit at once
-      allocate_arena(*binding);
-    }
-    pointers.assign(binding->pointers.size(), nullptr);
-    patches.clear();
-    for (std::size_t i = 0; i < binding->pointers.size(); ++i) {
-      const Place& p = binding->pointers[i];
-      switch (p.kind) {
-        case Place::Kind::constant:
-          pointers[i] = const_cast<void*>(p.address);
-          break;  // NOLINT: read only
-        case Place::Kind::arena:
-          pointers[i] = base() + p.offset;
-          break;
-        case Place::Kind::input:
-        case Place::Kind::output:
-          patches.emplace_back(i, p);
-          break;
-        default:
-          break;
-      }
-    }
-    late.assign(static_cast<std::size_t>(binding->late_count), {});
-    output_buffers.assign(binding->output_bytes.size(), nullptr);
-    attached = binding;
+  std::byte* at(const Place& place) {
+    return blocks[static_cast<std::size_t>(place.index)].as<std::byte>() + place.offset;
   }
 
-  void allocate_arena(const Binding& binding) {
+  void attach(std::shared_ptr<const Binding> binding) {
+    current = static_cast<std::size_t>(binding->part);
+    if (parts.size() <= current) parts.resize(current + 1);
+    if (blocks.size() <= current) blocks.resize(current + 1);
+    if (blocks[current].bytes() < binding->blocks[current] + 64) {
+      const std::size_t bytes = std::max(binding->blocks[current], most_bytes()) + 64;
+      for (std::size_t i = current; i < parts.size(); ++i) parts[i] = {};  // they point into it
+      blocks[current] = Tensor();                                          // release first: two need not fit at once
+      blocks[current] = new_block(*binding, bytes);
+    }
+    late.resize(static_cast<std::size_t>(binding->late_count));
+    output_buffers.resize(binding->output_bytes.size(), nullptr);
+    if (parts[current].binding == binding) return;
+    for (std::size_t i = current; i < parts.size(); ++i) parts[i] = {};  // what came after another one
+    parts[current].binding = std::move(binding);
+    set_pointers();
+  }
+
+  bool in_arena(const void* p) const {
+    const auto* byte = static_cast<const std::byte*>(p);
+    for (const Tensor& block : blocks) {
+      const auto* begin = block.as<std::byte>();
+      if (byte >= begin && byte < begin + block.bytes()) return true;
+    }
+    return false;
+  }
+
+ private:
+  /// Of the current part's block, where data decide sizes, as far as that can be known: it need not grow then.
+  std::size_t most_bytes() const {
+    if (current == 0) return 0;
+    const auto most = at_most(parts.front().binding);
+    return current < most.size() ? most[current]->blocks[current] : 0;
+  }
+
+  static Tensor new_block(const Binding& binding, std::size_t bytes) {
     try {
-      arena = Tensor(DType::uint8, {static_cast<std::int64_t>(binding.arena_bytes + 64)});
+      return Tensor(DType::uint8, {static_cast<std::int64_t>(bytes)});
     } catch (const InvalidInput&) {
       fail_for_arena(binding);
     }
   }
 
-  bool in_arena(const void* p) const {
-    const auto* byte = static_cast<const std::byte*>(p);
-    const auto* begin = arena.as<std::byte>();
-    return byte >= begin && byte < begin + arena.bytes();
+  void set_pointers() {
+    Part& p = part();
+    const std::vector<Place>& places = p.binding->pointers;
+    p.pointers.assign(places.size(), nullptr);
+    p.patches.clear();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      switch (places[i].kind) {
+        case Place::Kind::constant:
+          p.pointers[i] = const_cast<void*>(places[i].address);
+          break;  // NOLINT: read only
+        case Place::Kind::arena:
+          p.pointers[i] = at(places[i]);
+          break;
+        case Place::Kind::input:
+        case Place::Kind::output:
+          p.patches.emplace_back(i, places[i]);
+          break;
+        default:
+          break;
+      }
+    }
   }
 };
 
-namespace {
-
-std::vector<std::int64_t> key_of(std::span<const RuntimeValue> inputs) {
-  std::vector<std::int64_t> key;
-  for (const RuntimeValue& v : inputs) {
-    key.push_back(static_cast<std::int64_t>(v.kind) * 64 + static_cast<std::int64_t>(v.tensor.dtype()));
-    if (!v.is_tensor()) continue;
-    key.push_back(v.tensor.rank());
-    key.insert(key.end(), v.tensor.dims().begin(), v.tensor.dims().end());
-  }
-  return key;
-}
-
-bool matches(const std::vector<std::int64_t>& key, std::span<const RuntimeValue> inputs) {
-  std::size_t i = 0;
-  for (const RuntimeValue& v : inputs) {
-    std::int64_t tag = static_cast<std::int64_t>(v.kind) * 64 + static_cast<std::int64_t>(v.tensor.dtype());
-    if (i >= key.size() || key[i++] != tag) return false;
-    if (!v.is_tensor()) continue;
-    if (key[i++] != v.tensor.rank()) return false;
-    for (std::int64_t d : v.tensor.dims()) {
-      if (key[i++] != d) return false;
-    }
-  }
-  return i == key.size();
-}
-
-}  // namespace
-
 Executable::Executable(const Program& program, int binding_cache, Profiler* profiler)
-    : program_(program), binding_cache_(std::max(1, binding_cache)), profiler_(profiler) {
+    : program_(program), profiler_(profiler), bindings_(binding_cache) {
   for (const Step& step : program.steps) {
     children_.emplace_back();
     for (const SubProgram& s : step.subprograms) {
@@ -124,28 +129,12 @@ Executable::Executable(const Program& program, int binding_cache, Profiler* prof
 
 Executable::~Executable() = default;
 
-/// To be called with the lock held.
-std::shared_ptr<const Binding> Executable::find_binding(std::span<const RuntimeValue> inputs) {
-  for (auto it = bindings_.begin(); it != bindings_.end(); ++it) {
-    if (!matches(it->key, inputs)) continue;
-    bindings_.splice(bindings_.begin(), bindings_, it);
-    return bindings_.front().binding;
-  }
-  return nullptr;
+std::shared_ptr<const Binding> Executable::binding_for(std::span<const RuntimeValue> inputs) {
+  return bindings_.get(inputs, [&] { return make_binding(program_, inputs, bindings_.capacity()); });
 }
 
-std::shared_ptr<const Binding> Executable::binding_for(std::span<const RuntimeValue> inputs) {
-  {
-    std::lock_guard lock(mutex_);
-    if (auto found = find_binding(inputs)) return found;
-  }
-  // Without the lock: rules of users are asked, who may be waiting for somebody that waits for it.
-  std::shared_ptr<const Binding> binding = make_binding(program_, inputs);
-  std::lock_guard lock(mutex_);
-  if (auto found = find_binding(inputs)) return found;
-  bindings_.push_front({key_of(inputs), binding});
-  if (bindings_.size() > static_cast<std::size_t>(binding_cache_)) bindings_.pop_back();
-  return binding;
+PlanReport Executable::plan(std::span<const RuntimeValue> inputs) {
+  return describe_plan(at_most(binding_for(inputs)));
 }
 
 std::unique_ptr<Executable::State> Executable::take_state() {
@@ -158,6 +147,7 @@ std::unique_ptr<Executable::State> Executable::take_state() {
 
 void Executable::give_back(std::unique_ptr<State> state) {
   for (RuntimeValue& v : state->late) v = {};
+  state->buffers.clear();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(state));
 }
@@ -176,37 +166,97 @@ void check_fits(std::size_t k, const Tensor& given, DType dtype, const Dims& dim
 
 }  // namespace
 
-/// For outputs [first, last): what the caller gave, else memory of their own.
-void Executable::add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
-                             std::span<const Tensor> wanted, BufferPool* pool, std::vector<Tensor>& buffers) {
+/// For those of the outputs [first, last) that the current part computes: what the caller gave, else memory of their
+/// own.
+void Executable::add_buffers(State& state, std::size_t first, std::size_t last, const Targets& targets) {
+  const Binding& binding = state.binding();
+  state.buffers.resize(binding.output_bytes.size());
   for (std::size_t k = first; k < last; ++k) {
     const BoundOutput& output = binding.outputs[k];
-    if (output.buffer < 0) continue;
-    const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
-    if (is_given(wanted, k)) {
-      check_fits(k, wanted[k], v.dtype, v.dims());
-      buffers.push_back(wanted[k]);
-    } else {
-      const Node* producer = program_.values[static_cast<std::size_t>(output.value)]->producer;
-      ensure(producer != nullptr, "an output buffer that no step fills");
-      buffers.push_back(blaming(
-          *producer, [&] { return pool != nullptr ? pool->take(v.dtype, v.dims()) : Tensor(v.dtype, v.dims()); }));
+    if (output.part != binding.part) continue;
+    if (output.buffer < 0) {
+      if (!targets.are_all_planned) continue;
+      fail<Unsupported>("output ", k, " is not planned: it depends on data or is not computed");
     }
-    state.output_buffers[static_cast<std::size_t>(output.buffer)] = buffers.back().mutable_data();
+    const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
+    void*& target = state.output_buffers[static_cast<std::size_t>(output.buffer)];
+    if (is_given(targets.wanted, k)) {
+      check_fits(k, targets.wanted[k], v.dtype, v.dims());
+      target = const_cast<void*>(targets.wanted[k].data());  // NOLINT: given to be written to
+      continue;
+    }
+    const Node* producer = program_.values[static_cast<std::size_t>(output.value)]->producer;
+    ensure(producer != nullptr, "an output buffer that no step fills");
+    Tensor& buffer = state.buffers[static_cast<std::size_t>(output.buffer)];
+    buffer = blaming(*producer, [&] {
+      return targets.pool != nullptr ? targets.pool->take(v.dtype, v.dims()) : Tensor(v.dtype, v.dims());
+    });
+    target = buffer.mutable_data();
+  }
+}
+
+/// Makes a binding the current part. Of the outputs that come after a pause in it only the first `outputs` are wanted.
+void Executable::enter(State& state, std::shared_ptr<const Binding> binding, const Targets& targets,
+                       std::size_t outputs) {
+  state.attach(std::move(binding));
+  add_buffers(state, 0, state.binding().pause ? outputs : program_.outputs.size(), targets);
+}
+
+/// The rest of the program, now that the current part has found the sizes it depends on.
+std::shared_ptr<const Binding> Executable::next(const State& state) const {
+  const Binding& binding = state.binding();
+  std::vector<RuntimeValue> found;
+  for (int v : binding.found) {
+    const Place& place = binding.values[static_cast<std::size_t>(v)].place;
+    found.push_back(place.kind == Place::Kind::late ? state.late[static_cast<std::size_t>(place.index)]
+                                                    : RuntimeValue());
+  }
+  return rest_of(binding, found);
+}
+
+bool Executable::run_to_pause(State& state, std::span<const RuntimeValue> inputs, const Targets& targets,
+                              std::size_t outputs) {
+  enter(state, binding_for(inputs), targets, outputs);
+  const Binding& binding = state.binding();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (binding.late_inputs[i] >= 0) state.late[static_cast<std::size_t>(binding.late_inputs[i])] = inputs[i];
+  }
+  while (true) {
+    execute(state, inputs, 0, state.binding().pause.value_or(state.binding().steps.size()));
+    if (state.binding().pause) return true;
+    if (state.binding().rest == nullptr) return false;
+    enter(state, next(state), targets, outputs);
+  }
+}
+
+void Executable::run_to_end(State& state, std::span<const RuntimeValue> inputs, const Targets& targets) {
+  execute(state, inputs, *state.binding().pause + 1, state.binding().steps.size());
+  while (state.binding().rest != nullptr) {
+    enter(state, next(state), targets, 0);
+    execute(state, inputs, 0, state.binding().steps.size());
+  }
+}
+
+/// A program that is run as a whole has nothing to pause for: its last step would say so.
+void Executable::run_all(State& state, std::span<const RuntimeValue> inputs, const Targets& targets) {
+  if (run_to_pause(state, inputs, targets, program_.outputs.size())) {
+    const Binding& binding = state.binding();
+    run_late_step(state, binding, binding.steps[*binding.pause], inputs);
   }
 }
 
 std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted) {
-  std::shared_ptr<const Binding> binding = binding_for(inputs);
   std::unique_ptr<State> state = take_state();
-  state->attach(binding);
-  std::vector<Tensor> buffers;
-  add_buffers(*state, *binding, 0, binding->outputs.size(), wanted, nullptr, buffers);
-  execute(*state, *binding, inputs);
+  run_all(*state, inputs, {.wanted = wanted});
+  const Binding& binding = state->binding();
   std::vector<RuntimeValue> results;
-  for (std::size_t k = 0; k < binding->outputs.size(); ++k) {
-    results.push_back(collect(*state, *binding, binding->outputs[k], inputs, buffers));
-    if (!is_given(wanted, k) || binding->outputs[k].buffer >= 0) continue;
+  for (std::size_t k = 0; k < binding.outputs.size(); ++k) {
+    if (is_given(wanted, k) && binding.outputs[k].buffer >= 0) {
+      results.emplace_back(wanted[k]);
+      continue;
+    }
+    results.push_back(collect(*state, k, inputs));
+    if (!is_given(wanted, k)) continue;
     const Tensor& result = results[k].tensor;
     check_fits(k, wanted[k], result.dtype(), result.dims());
     Tensor to = wanted[k];
@@ -218,27 +268,16 @@ std::vector<RuntimeValue> Executable::run(std::span<const RuntimeValue> inputs, 
 }
 
 void Executable::run_into(std::span<const RuntimeValue> inputs, std::span<Tensor> outputs) {
-  std::shared_ptr<const Binding> binding = binding_for(inputs);
-  if (outputs.size() != binding->outputs.size()) {
-    fail("number of outputs: got ", outputs.size(), ", expected ", binding->outputs.size());
+  if (outputs.size() != program_.outputs.size()) {
+    fail("number of outputs: got ", outputs.size(), ", expected ", program_.outputs.size());
   }
   std::unique_ptr<State> state = take_state();
-  state->attach(binding);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const BoundOutput& output = binding->outputs[i];
-    const BoundValue& v = binding->values[static_cast<std::size_t>(output.value)];
-    if (output.buffer < 0) fail<Unsupported>("output ", i, " is not planned: it depends on data or is not computed");
-    if (outputs[i].dtype() != v.dtype || outputs[i].dims() != v.dims()) {
-      fail("output ", i, ": got ", to_string(outputs[i].dims()), ", expected ", name_of(v.dtype), to_string(v.dims()));
-    }
-    state->output_buffers[static_cast<std::size_t>(output.buffer)] = outputs[i].mutable_data();
-  }
-  execute(*state, *binding, inputs);
+  run_all(*state, inputs, {.wanted = outputs, .are_all_planned = true});
   give_back(std::move(state));
 }
 
 Executable::Paused::Paused(Executable& owner, std::vector<RuntimeValue> inputs)
-    : owner_(owner), binding_(owner.binding_for(inputs)), state_(owner.take_state()), inputs_(std::move(inputs)) {}
+    : owner_(owner), state_(owner.take_state()), inputs_(std::move(inputs)) {}
 
 Executable::Paused::~Paused() { owner_.give_back(std::move(state_)); }
 
@@ -246,53 +285,38 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
                                                       std::vector<RuntimeValue>& results) {
   results_.end_run();  // here, since a run need not be resumed
   auto paused = std::make_unique<Paused>(*this, std::move(inputs));
-  const Binding& binding = *paused->binding_;
-  State& state = *paused->state_;
-  state.attach(paused->binding_);
   paused->given_ = count;
   // Without a pause all is computed now, what is asked for later included.
-  add_buffers(state, binding, 0, binding.pause ? count : binding.outputs.size(), {}, &results_, paused->buffers_);
-  set_late_inputs(state, binding, paused->inputs_);
-  execute(state, binding, paused->inputs_, 0, binding.pause.value_or(binding.steps.size()));
-  for (std::size_t k = 0; k < count; ++k) {
-    results.push_back(collect(state, binding, binding.outputs[k], paused->inputs_, paused->buffers_));
-  }
+  paused->is_waiting_ = run_to_pause(*paused->state_, paused->inputs_, {.pool = &results_}, count);
+  for (std::size_t k = 0; k < count; ++k) results.push_back(collect(*paused->state_, k, paused->inputs_));
   return paused;
 }
 
 std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
-  const Binding& binding = *paused->binding_;
   State& state = *paused->state_;
-  if (binding.pause) {
-    add_buffers(state, binding, paused->given_, binding.outputs.size(), {}, &results_, paused->buffers_);
-    ensure(seeds.size() == binding.late_seeds.size(), "resume: number of seeds");
+  if (paused->is_waiting_) {
+    const Targets targets{.pool = &results_};
+    add_buffers(state, paused->given_, program_.outputs.size(), targets);
+    const std::vector<int>& late_seeds = state.binding().late_seeds;
+    ensure(seeds.size() == late_seeds.size(), "resume: number of seeds");
     paused->inputs_.insert(paused->inputs_.end(), seeds.begin(), seeds.end());
     for (std::size_t k = 0; k < seeds.size(); ++k) {
-      if (binding.late_seeds[k] >= 0) state.late[static_cast<std::size_t>(binding.late_seeds[k])] = seeds[k];
+      if (late_seeds[k] >= 0) state.late[static_cast<std::size_t>(late_seeds[k])] = seeds[k];
     }
-    execute(state, binding, paused->inputs_, *binding.pause + 1, binding.steps.size());
+    run_to_end(state, paused->inputs_, targets);
   }
   std::vector<RuntimeValue> results;
-  for (std::size_t k = paused->given_; k < binding.outputs.size(); ++k) {
-    results.push_back(collect(state, binding, binding.outputs[k], paused->inputs_, paused->buffers_));
+  for (std::size_t k = paused->given_; k < program_.outputs.size(); ++k) {
+    results.push_back(collect(state, k, paused->inputs_));
   }
   return results;
 }
 
-void Executable::set_late_inputs(State& state, const Binding& binding, std::span<const RuntimeValue> inputs) {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (binding.late_inputs[i] >= 0) state.late[static_cast<std::size_t>(binding.late_inputs[i])] = inputs[i];
-  }
-}
-
-void Executable::execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs) {
-  set_late_inputs(state, binding, inputs);
-  execute(state, binding, inputs, 0, binding.steps.size());
-}
-
-void Executable::execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs, std::size_t first,
-                         std::size_t last) {
-  for (const auto& [index, place] : state.patches) {
+/// Steps [first, last) of the current part.
+void Executable::execute(State& state, std::span<const RuntimeValue> inputs, std::size_t first, std::size_t last) {
+  State::Part& part = state.part();
+  const Binding& binding = *part.binding;
+  for (const auto& [index, place] : part.patches) {
     std::byte* start = nullptr;
     if (place.kind == Place::Kind::input) {
       if (static_cast<std::size_t>(place.index) >= inputs.size()) continue;  // comes after the pause
@@ -301,20 +325,20 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
     } else {
       start = static_cast<std::byte*>(state.output_buffers[static_cast<std::size_t>(place.index)]);
     }
-    state.pointers[index] = start + place.offset;
+    part.pointers[index] = start + place.offset;
   }
   for (std::size_t i = first; i < last; ++i) {
     const BoundStep& step = binding.steps[i];
     double start = profiler_ == nullptr ? 0 : profiler_->now_us();
     if (step.kernel) {
-      void** pointers = state.pointers.data() + step.first_pointer;
+      void** pointers = part.pointers.data() + step.first_pointer;
       for (std::size_t p : step.late_pointers) {
         const Place& place = binding.pointers[step.first_pointer + p];
         Tensor& t = state.late[static_cast<std::size_t>(place.index)].tensor;
         pointers[p] = t.as<std::byte>() + place.offset;
       }
-      const KernelArgs args{const_cast<const void* const*>(pointers), pointers + step.input_count,
-                            state.base() + step.scratch_offset};
+      std::byte* scratch = step.scratch_bytes > 0 ? state.at(step.scratch) : nullptr;
+      const KernelArgs args{const_cast<const void* const*>(pointers), pointers + step.input_count, scratch};
       blaming(*program_.steps[static_cast<std::size_t>(step.step)].node, [&] {
         check_interruption();
         step.kernel(args);
@@ -329,17 +353,17 @@ void Executable::execute(State& state, const Binding& binding, std::span<const R
 
 namespace {
 
-const void* address_of(const Place& place, std::byte* arena, const std::vector<void*>& output_buffers,
-                       std::span<const RuntimeValue> inputs) {
+template <class State>
+const void* address_of(const Place& place, State& state, std::span<const RuntimeValue> inputs) {
   switch (place.kind) {
     case Place::Kind::constant:
       return place.address;
     case Place::Kind::arena:
-      return arena + place.offset;
+      return state.at(place);
     case Place::Kind::input:
       return inputs[static_cast<std::size_t>(place.index)].tensor.as<std::byte>() + place.offset;
     case Place::Kind::output:
-      return static_cast<std::byte*>(output_buffers[static_cast<std::size_t>(place.index)]) + place.offset;
+      return static_cast<std::byte*>(state.output_buffers[static_cast<std::size_t>(place.index)]) + place.offset;
     default:
       return nullptr;
   }
@@ -362,7 +386,7 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
       return found;
     }
     ensure(value.is_known, shown(*step.node), " reads a value without a place");
-    const void* data = address_of(value.place, state.base(), state.output_buffers, inputs);
+    const void* data = address_of(value.place, state, inputs);
     std::shared_ptr<const void> owner;
     if (value.place.kind == Place::Kind::input)
       owner = inputs[static_cast<std::size_t>(value.place.index)].tensor.owner();
@@ -403,9 +427,10 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
   }
 }
 
-RuntimeValue Executable::collect(State& state, const Binding& binding, const BoundOutput& output,
-                                 std::span<const RuntimeValue> inputs, std::span<const Tensor> buffers) {
-  if (output.buffer >= 0) return buffers[static_cast<std::size_t>(output.buffer)];
+RuntimeValue Executable::collect(State& state, std::size_t k, std::span<const RuntimeValue> inputs) {
+  const Binding& binding = state.binding();
+  const BoundOutput& output = binding.outputs[k];
+  if (output.buffer >= 0) return state.buffers[static_cast<std::size_t>(output.buffer)];
   const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
   if (v.constant != nullptr) return copy_of(*v.constant);
   if (v.place.kind == Place::Kind::late) {
@@ -418,7 +443,7 @@ RuntimeValue Executable::collect(State& state, const Binding& binding, const Bou
     return found;
   }
   ensure(v.is_known, "output without a place");
-  return copy_of(Tensor(v.dtype, v.dims(), address_of(v.place, state.base(), state.output_buffers, inputs), nullptr));
+  return copy_of(Tensor(v.dtype, v.dims(), address_of(v.place, state, inputs), nullptr));
 }
 
 void Executable::record(const Binding& binding, const BoundStep& bound, double start) {

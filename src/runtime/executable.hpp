@@ -1,7 +1,6 @@
 // Runs a Program: finds or makes the Binding for the extents at hand, then executes its steps in an arena.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -60,11 +59,10 @@ class Executable {
    private:
     friend class Executable;
     Executable& owner_;
-    std::shared_ptr<const Binding> binding_;
     std::unique_ptr<State> state_;
     std::vector<RuntimeValue> inputs_;
-    std::vector<Tensor> buffers_;
     std::size_t given_ = 0;  // outputs
+    bool is_waiting_ = false;
   };
 
   /// Runs up to the YieldOp; `results` gets the first `count` outputs, all of which must be computed by then.
@@ -77,32 +75,36 @@ class Executable {
 
   std::shared_ptr<const Binding> binding_for(std::span<const RuntimeValue> inputs);
 
+  /// What is planned for these inputs; where data decide sizes, for the largest there can be.
+  PlanReport plan(std::span<const RuntimeValue> inputs);
+
  private:
-  struct Cached {
-    std::vector<std::int64_t> key;
-    std::shared_ptr<const Binding> binding;
+  /// What a run writes its outputs to.
+  struct Targets {
+    std::span<const Tensor> wanted = {};  ///< by the caller, where it is a tensor
+    BufferPool* pool = nullptr;      ///< gives the others
+    bool are_all_planned = false;    ///< Unsupported for an output that is not written directly
   };
 
-  std::shared_ptr<const Binding> find_binding(std::span<const RuntimeValue> inputs);
   std::unique_ptr<State> take_state();
   void give_back(std::unique_ptr<State> state);
-  void add_buffers(State& state, const Binding& binding, std::size_t first, std::size_t last,
-                   std::span<const Tensor> wanted, BufferPool* pool, std::vector<Tensor>& buffers);
-  static void set_late_inputs(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
-  void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs);
-  void execute(State& state, const Binding& binding, std::span<const RuntimeValue> inputs, std::size_t first,
-               std::size_t last);
+  void enter(State& state, std::shared_ptr<const Binding> binding, const Targets& targets, std::size_t outputs);
+  void add_buffers(State& state, std::size_t first, std::size_t last, const Targets& targets);
+  std::shared_ptr<const Binding> next(const State& state) const;
+  /// Runs to the pause, true, or to the end.
+  bool run_to_pause(State& state, std::span<const RuntimeValue> inputs, const Targets& targets, std::size_t outputs);
+  void run_to_end(State& state, std::span<const RuntimeValue> inputs, const Targets& targets);
+  void run_all(State& state, std::span<const RuntimeValue> inputs, const Targets& targets);
+  void execute(State& state, std::span<const RuntimeValue> inputs, std::size_t first, std::size_t last);
   void run_late_step(State& state, const Binding& binding, const BoundStep& step, std::span<const RuntimeValue> inputs);
   void record(const Binding& binding, const BoundStep& step, double start);
-  RuntimeValue collect(State& state, const Binding& binding, const BoundOutput& output,
-                       std::span<const RuntimeValue> inputs, std::span<const Tensor> buffers);
+  RuntimeValue collect(State& state, std::size_t output, std::span<const RuntimeValue> inputs);
 
   const Program& program_;
-  int binding_cache_;
   Profiler* profiler_;
   std::vector<std::vector<std::unique_ptr<Executable>>> children_;  // per step, per subgraph
+  BindingCache bindings_;
   std::mutex mutex_;
-  std::list<Cached> bindings_;  // most recently used first
   std::vector<std::unique_ptr<State>> idle_;
   BufferPool results_;  // of runs in two halves
 };

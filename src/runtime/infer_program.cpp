@@ -19,10 +19,42 @@ class Inference {
       : program_(program),
         binding_(binding),
         own_types_(program.values.size()),
-        types_(program.values.size(), nullptr) {
+        types_(program.values.size(), nullptr),
+        is_found_(program.values.size(), false) {
     for (std::size_t v = 0; v < program.values.size(); ++v) {
       if (program.values[v]->constant) set_constant(static_cast<int>(v), &*program.values[v]->constant);
     }
+  }
+
+  /// Goes on where another binding ended.
+  void take_over(const Binding& before, std::span<const RuntimeValue> found) {
+    symbols_ = before.handover.symbols;
+    for (const auto& [v, type] : before.handover.open_types) set_type(v, type);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (!found[i].is_tensor()) continue;  // nobody reads it
+      const int v = before.found[i];
+      set_type(v, type_of(found[i]));
+      if (value(v).type.shape && value(v).type.shape->size() == found[i].tensor.dims().size()) {
+        for (std::size_t axis = 0; axis < found[i].tensor.dims().size(); ++axis) {
+          auto symbol = (*value(v).type.shape)[axis].symbol_name();
+          if (symbol) symbols_.emplace(*symbol, found[i].tensor.dims()[axis]);
+        }
+      }
+    }
+  }
+
+  /// The steps from `binding.first` to where they can be inferred.
+  std::vector<StepKind> infer_steps() {
+    std::vector<StepKind> kinds(program_.steps.size(), StepKind::late);
+    auto i = static_cast<std::size_t>(binding_.first);
+    for (; i < kinds.size() && !reads_found(program_.steps[i]); ++i) {
+      const Step& step = program_.steps[i];
+      blaming(*step.node, [&] { kinds[i] = infer(step); });
+      if (kinds[i] == StepKind::late) find_outputs(step);
+    }
+    binding_.end = static_cast<int>(i);
+    if (i < kinds.size()) hand_over();
+    return kinds;
   }
 
   void take_inputs(std::span<const RuntimeValue> inputs) {
@@ -37,6 +69,7 @@ class Inference {
     }
   }
 
+ private:
   StepKind infer(const Step& step) {
     const OpDef& def = *step.node->def;
     bool planned = def.prepare != nullptr;
@@ -57,13 +90,61 @@ class Inference {
     return def.is_view && is_same_size(step.inputs.at(0), step.outputs.at(0)) ? StepKind::view : StepKind::kernel;
   }
 
- private:
+  bool reads_found(const Step& step) const {
+    bool any = false;
+    step.for_each_read([&](int v) { any = any || is_found_[static_cast<std::size_t>(v)]; });
+    return any;
+  }
+
+  /// Tensors that a late step makes have extents once it has run.
+  void find_outputs(const Step& step) {
+    for (int v : step.outputs) {
+      if (v < 0 || bound(v).is_known) continue;
+      const Type& type = *types_[static_cast<std::size_t>(v)];
+      if (!type.is_tensor() || type.dtype == DType::string) continue;
+      is_found_[static_cast<std::size_t>(v)] = true;
+      binding_.found.push_back(v);
+      binding_.most.push_back(largest(type));
+    }
+  }
+
+  /// The extents, with what they are never above in the place of those that are not known.
+  std::optional<Dims> largest(const Type& type) const {
+    if (!type.shape) return std::nullopt;
+    Dims dims;
+    for (const Dim& d : *type.shape) {
+      const Dim most = d.substituted(most_);
+      if (!most.is_known()) return std::nullopt;
+      dims.push_back(most.value());
+    }
+    return dims;
+  }
+
+  void hand_over() {
+    binding_.handover.symbols = symbols_;
+    for (std::size_t v = 0; v < types_.size(); ++v) {
+      if (types_[v] != nullptr && !binding_.values[v].is_known && !is_found_[v]) {
+        binding_.handover.open_types.emplace_back(static_cast<int>(v), *types_[v]);
+      }
+    }
+  }
   BoundValue& bound(int v) { return binding_.values[static_cast<std::size_t>(v)]; }
   const Value& value(int v) const { return *program_.values[static_cast<std::size_t>(v)]; }
 
   bool is_plain(int v) { return bound(v).is_known && bound(v).dtype != DType::string; }
 
   bool is_same_size(int a, int b) { return a >= 0 && b >= 0 && bound(a).bytes() == bound(b).bytes(); }
+
+  /// Null when nothing is known of the value.
+  const Type* type_at(int v) {
+    const Type*& type = types_[static_cast<std::size_t>(v)];
+    const BoundValue& b = bound(v);
+    if (type == nullptr && b.is_known) {  // taken over
+      own_types_[static_cast<std::size_t>(v)] = Type::tensor(b.dtype, to_shape(b.dims()));
+      type = &own_types_[static_cast<std::size_t>(v)];
+    }
+    return type;
+  }
 
   void set_type(int v, Type type) {
     Type& own = own_types_[static_cast<std::size_t>(v)];
@@ -110,6 +191,7 @@ class Inference {
 
   /// Sets the types of the outputs. True when the rule also derived the contents of the only output.
   bool run_rule(const Step& step) {
+    most_.clear();
     if (!step.subprograms.empty()) {
       substitute_symbols(step);
       return false;
@@ -119,11 +201,12 @@ class Inference {
     types.reserve(step.inputs.size());
     constants.reserve(step.inputs.size());
     for (int v : step.inputs) {
-      types.push_back(v < 0 ? nullptr : types_[static_cast<std::size_t>(v)]);
+      types.push_back(v < 0 ? nullptr : type_at(v));
       constants.push_back(v < 0 ? nullptr : bound(v).constant);
     }
     InferContext c(*step.node, std::move(types), std::move(constants), {});
     run_infer_rule(c);
+    most_ = std::move(c.most);
     for (std::size_t k = 0; k < step.outputs.size(); ++k) {
       if (step.outputs[k] >= 0) set_type(step.outputs[k], std::move(c.outputs[k]));
     }
@@ -194,7 +277,9 @@ class Inference {
   Binding& binding_;
   std::vector<Type> own_types_;
   std::vector<const Type*> types_;
+  std::vector<bool> is_found_;
   std::map<std::string, Dim> symbols_;
+  std::map<std::string, Dim> most_;  // of the extents that the last step depends on data for
 };
 
 }  // namespace
@@ -203,12 +288,15 @@ std::vector<StepKind> infer_program(const Program& program, std::span<const Runt
   binding.values.resize(program.values.size());
   Inference inference(program, binding);
   inference.take_inputs(inputs);
-  std::vector<StepKind> kinds;
-  kinds.reserve(program.steps.size());
-  for (const Step& step : program.steps) {
-    blaming(*step.node, [&] { kinds.push_back(inference.infer(step)); });
-  }
-  return kinds;
+  return inference.infer_steps();
+}
+
+std::vector<StepKind> infer_rest(const Binding& before, std::span<const RuntimeValue> found, Binding& binding) {
+  binding.values = before.values;
+  binding.first = before.end;
+  Inference inference(*before.program, binding);
+  inference.take_over(before, found);
+  return inference.infer_steps();
 }
 
 Needs find_needs(const Program& program, const std::vector<StepKind>& kinds) {

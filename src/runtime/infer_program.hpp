@@ -16,10 +16,14 @@ enum class StepKind : std::uint8_t {
   late,    ///< shapes depend on data: evaluated while running
 };
 
-/// Runs the shape rules of all steps with numbers. Fills in type and contents (where they follow from extents alone) of
-/// `binding.values`, and says for every step what it needs. Throws InvalidInput with the node's label when shapes do
-/// not fit.
+/// Runs the shape rules of the steps with numbers, up to the first step that reads something whose size data decide
+/// (`binding.end`). Fills in type and contents (where they follow from extents alone) of `binding.values`, and says for
+/// every step what it needs; of steps from `binding.end` on that is not known, and late stands in for it. Throws
+/// InvalidInput with the node's label when shapes do not fit.
 std::vector<StepKind> infer_program(const Program& program, std::span<const RuntimeValue> inputs, Binding& binding);
+
+/// The same from `before.end` on.
+std::vector<StepKind> infer_rest(const Binding& before, std::span<const RuntimeValue> found, Binding& binding);
 
 /// Which steps count, and for how long values are read.
 struct Needs {

@@ -146,10 +146,7 @@ void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<
 PlanReport InferenceSession::plan(const Feeds& feeds) const {
   if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
   CallScope call(impl_->options);
-  std::shared_ptr<const Binding> binding = impl_->executable->binding_for(impl_->arrange(feeds));
-  PlanReport report = binding->report;
-  report.text = describe_plan(*binding);
-  return report;
+  return impl_->executable->plan(impl_->arrange(feeds));
 }
 
 std::vector<StepRecord> InferenceSession::take_profile() const { return impl_->profiler.take(); }

@@ -298,10 +298,7 @@ std::vector<PassTime> ModuleSession::pass_times() { return impl_->variant_for(im
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);
   CallScope call(impl_->options);
-  auto binding = impl_->variant_for(impl_->expectation())->executable->binding_for(inputs);
-  PlanReport report = binding->report;
-  report.text = describe_plan(*binding);
-  return report;
+  return impl_->variant_for(impl_->expectation())->executable->plan(inputs);
 }
 
 std::vector<StepRecord> ModuleSession::take_profile() { return impl_->profiler.take(); }

@@ -255,10 +255,7 @@ std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler
 PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                            std::span<const Tensor> gradients) const {
   CallScope call(impl_->options);
-  std::shared_ptr<const Binding> binding = impl_->executable->binding_for(arrange(user_inputs, parameters, gradients));
-  PlanReport report = binding->report;
-  report.text = describe_plan(*binding);
-  return report;
+  return impl_->executable->plan(arrange(user_inputs, parameters, gradients));
 }
 
 }  // namespace backpass

@@ -32,7 +32,8 @@ const Register yield{{.name = "YieldOp",
                       .infer = infer,
                       .compute = compute,
                       .is_flat = true,
-                      .is_random = true}};
+                      .is_random = true,
+                      .is_pause = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -11,7 +11,9 @@ namespace {
 
 void infer(InferContext& c) {
   c.set_dtype(0, DType::int64);
-  c.set_shape(0, {c.data_dependent("selected"), 3});
+  std::optional<Dim> most;
+  if (c.has_input(1) && c.knows_shape(1)) most = product(c.shape(1));
+  c.set_shape(0, {c.data_dependent("selected", most), 3});
   for (std::size_t i = 0; i < c.input_count(); ++i) {
     if (!c.has_input(i)) continue;
     DType expected = i == 2 ? DType::int64 : DType::float32;

@@ -51,7 +51,7 @@ void infer_non_zero(InferContext& c) {
   c.set_dtype(0, DType::int64);
   // numpy treats a scalar as a vector of one.
   auto rank = static_cast<std::int64_t>(std::max<std::size_t>(c.rank(0), 1));
-  c.set_shape(0, {rank, c.data_dependent("nonzero")});
+  c.set_shape(0, {rank, c.data_dependent("nonzero", product(c.shape(0)))});
 }
 
 void compute_non_zero(ComputeContext& c) {
@@ -77,8 +77,9 @@ void infer_compress(InferContext& c) {
   c.require(c.dtype(1) == DType::boolean, "condition: got ", name_of(c.dtype(1)), ", expected bool");
   if (c.knows_shape(1)) c.require(c.rank(1) == 1, "condition: got rank ", c.rank(1), ", expected 1");
   Shape out = c.shape(0);
-  if (!c.node.has_attribute("axis")) return c.set_shape(0, {c.data_dependent("compress")});
-  out[c.axis(c.node.attr_int("axis"), out.size())] = c.data_dependent("compress");
+  if (!c.node.has_attribute("axis")) return c.set_shape(0, {c.data_dependent("compress", product(out))});
+  Dim& extent = out[c.axis(c.node.attr_int("axis"), out.size())];
+  extent = c.data_dependent("compress", extent);
   c.set_shape(0, std::move(out));
 }
 

@@ -17,7 +17,12 @@ void infer(InferContext& c) {
   for (std::size_t i = 1; i < 4; ++i) c.set_dtype(i, DType::int64);
   std::int64_t sorted = c.node.attr_int("sorted", 1);
   c.require(sorted == 0 || sorted == 1, "sorted: got ", sorted, ", expected 0 or 1");
-  Dim count = c.data_dependent("unique");
+  std::optional<Dim> most;
+  if (c.knows_shape(0)) {
+    const Shape& in = c.shape(0);
+    most = c.node.has_attribute("axis") ? in[c.axis(c.node.attr_int("axis"), in.size())] : product(in);
+  }
+  Dim count = c.data_dependent("unique", most);
   c.set_shape(1, {count});
   c.set_shape(3, {count});
   Shape out = c.shape(0);
