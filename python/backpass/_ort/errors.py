@@ -7,8 +7,8 @@ these and one of Backpass's own errors at once, so that either name catches it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from backpass import _core
@@ -90,40 +90,38 @@ class _Bug(_core.InternalBug, RuntimeException, Fail):
     pass
 
 
+_NAMED = {_core.Unsupported: _UnsupportedModel, _core.Cancelled: _Stopped, _core.InternalBug: _Bug}
+
+
+@contextmanager
+def _named(invalid: Callable[[str], type[Exception]]) -> Iterator[None]:
+    """Gives the engine's errors their names here; ``invalid`` tells by its message which one an InvalidInput gets."""
+    try:
+        yield
+    except _core.InvalidInput as error:
+        raise invalid(str(error))(str(error)) from error
+    except tuple(_NAMED) as error:
+        kind = next(kind for base, kind in _NAMED.items() if isinstance(error, base))
+        raise kind(str(error)) from error
+
+
 @contextmanager
 def loading(model: Any) -> Iterator[None]:
     """What goes wrong inside is about loading this model."""
     try:
-        yield
+        with _named(lambda text: _load_error(model, text)):
+            yield
     except FileNotFoundError as error:
         raise _MissingFile(str(error)) from error
-    except _core.InvalidInput as error:
-        raise _load_error(model, str(error))(str(error)) from error
-    except _core.Unsupported as error:
-        raise _UnsupportedModel(str(error)) from error
-    except _core.Cancelled as error:
-        raise _Stopped(str(error)) from error
-    except _core.InternalBug as error:
-        raise _Bug(str(error)) from error
 
 
-def _load_error(model: Any, text: str) -> type[_core.InvalidInput]:
+def _load_error(model: Any, text: str) -> type[Exception]:
     if isinstance(model, str | os.PathLike) and not os.path.exists(model):
         return _MissingFile
     is_damaged = any(part in text for part in ("damaged", "not an ONNX model", "not a regular file"))
     return _DamagedFile if is_damaged else _IllegalModel
 
 
-@contextmanager
-def running() -> Iterator[None]:
+def running() -> AbstractContextManager[None]:
     """What goes wrong inside is about running a model; messages about a node open with its label."""
-    try:
-        yield
-    except _core.InvalidInput as error:
-        raise (_FailedRun if str(error).startswith("[") else _FeedError)(str(error)) from error
-    except _core.Unsupported as error:
-        raise _UnsupportedModel(str(error)) from error
-    except _core.Cancelled as error:
-        raise _Stopped(str(error)) from error
-    except _core.InternalBug as error:
-        raise _Bug(str(error)) from error
+    return _named(lambda text: _FailedRun if text.startswith("[") else _FeedError)

@@ -106,9 +106,12 @@ def _expose_updates(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _meta(model: onnx.ModelProto) -> ModelMetadata:
-    meta = ModelMetadata()
-    meta.custom_metadata_map = {entry.key: entry.value for entry in model.metadata_props}
-    meta.description, meta.domain, meta.version = model.doc_string, model.domain, model.model_version
-    meta.producer_name, meta.graph_name = model.producer_name, model.graph.name
-    meta.graph_description = model.graph.doc_string
-    return meta
+    return ModelMetadata(
+        custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
+        description=model.doc_string,
+        domain=model.domain,
+        graph_description=model.graph.doc_string,
+        graph_name=model.graph.name,
+        producer_name=model.producer_name,
+        version=model.model_version,
+    )
