@@ -93,10 +93,9 @@ class _Assembly(onnxblock.TrainingBlock):
 
     def _finish(self, outputs: list[str]) -> None:
         super()._finish(outputs)
-        present = super().parameters()
-        self.__dict__["_parameters"] = tuple(
-            self._weights.parameters(names, tensors) for names, tensors in zip(self._choice(), present, strict=True)
-        )
+        chosen = zip(self._choice(), self.parameters(), strict=True)
+        trained, frozen = (self._weights.parameters(names, tensors) for names, tensors in chosen)
+        self._parameters = trained, frozen
         for model in (self.base, *self.to_model_proto()):
             self._weights.sort_inputs(model)
 
