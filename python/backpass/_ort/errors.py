@@ -58,43 +58,20 @@ class EPFail(Exception):  # noqa: N818
     """Not raised here: there is one provider."""
 
 
-class _MissingFile(_core.InvalidInput, NoSuchFile):
-    pass
-
-
-class _DamagedFile(_core.InvalidInput, InvalidProtobuf):
-    pass
-
-
-class _IllegalModel(_core.InvalidInput, InvalidGraph, Fail):
-    pass
-
-
-class _UnsupportedModel(_core.Unsupported, NotImplemented, Fail):
-    pass
-
-
-class _FeedError(_core.InvalidInput, InvalidArgument, ValueError):
-    pass
-
-
-class _FailedRun(_core.InvalidInput, RuntimeException, InvalidArgument, Fail):
-    pass
-
-
-class _Stopped(_core.Cancelled, Fail):
-    pass
-
-
-class _Bug(_core.InternalBug, RuntimeException, Fail):
-    pass
-
-
+# One of the engine's errors and of those above at once.
+_MissingFile = type("_MissingFile", (_core.InvalidInput, NoSuchFile), {})
+_DamagedFile = type("_DamagedFile", (_core.InvalidInput, InvalidProtobuf), {})
+_IllegalModel = type("_IllegalModel", (_core.InvalidInput, InvalidGraph, Fail), {})
+_UnsupportedModel = type("_UnsupportedModel", (_core.Unsupported, NotImplemented, Fail), {})
+_FeedError = type("_FeedError", (_core.InvalidInput, InvalidArgument, ValueError), {})
+_FailedRun = type("_FailedRun", (_core.InvalidInput, RuntimeException, InvalidArgument, Fail), {})
+_Stopped = type("_Stopped", (_core.Cancelled, Fail), {})
+_Bug = type("_Bug", (_core.InternalBug, RuntimeException, Fail), {})
 _NAMED = {_core.Unsupported: _UnsupportedModel, _core.Cancelled: _Stopped, _core.InternalBug: _Bug}
 
 
 @contextmanager
-def _named(invalid: Callable[[str], type[Exception]]) -> Iterator[None]:
+def _named(invalid: Callable[[str], type]) -> Iterator[None]:
     """Gives the engine's errors their names here; ``invalid`` tells by its message which one an InvalidInput gets."""
     try:
         yield
@@ -115,7 +92,7 @@ def loading(model: Any) -> Iterator[None]:
         raise _MissingFile(str(error)) from error
 
 
-def _load_error(model: Any, text: str) -> type[Exception]:
+def _load_error(model: Any, text: str) -> type:
     if isinstance(model, str | os.PathLike) and not os.path.exists(model):
         return _MissingFile
     is_damaged = any(part in text for part in ("damaged", "not an ONNX model", "not a regular file"))

@@ -100,6 +100,10 @@ class SessionOptions:
             "write the operator as a function of the model (ModelProto.functions)"
         )
 
+    @property
+    def changes_model(self) -> bool:
+        return bool(self.dimensions or self.denotations or self.initializers)
+
     def to_engine(self) -> _core.SessionOptions:
         options = _core.SessionOptions()
         options.num_threads = self.intra_op_num_threads
