@@ -49,17 +49,12 @@ def value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
         return info
     if not any(name in node.output for node in model.graph.node):
         raise unknown(model, name)
-    return _declared(infer_shapes(model), name) or _inferred_by_engine(model, name)
+    return _declared(shape_inference.infer_shapes(model), name) or _inferred_by_engine(model, name)
 
 
 def element_type(model: onnx.ModelProto, name: str) -> int:
     """The ONNX code of a tensor's element type."""
     return value_info(model, name).type.tensor_type.elem_type
-
-
-def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model with the types and shapes that follow."""
-    return shape_inference.infer_shapes(model)
 
 
 def unknown(model: onnx.ModelProto, name: str, before: str = "") -> UnknownName:
@@ -154,7 +149,8 @@ def add_node(
     model: onnx.ModelProto, op: str, inputs: Iterable[str], *outputs: str,
     name: str = "", domain: str = "", **attributes: Any,
 ) -> list[str]:  # fmt: skip
-    """Appends a node; ``name`` (or ``op``) and ``outputs`` are tokens that names are made of. Those of the outputs."""
+    """Appends a node; ``name`` (or ``op``) and ``outputs`` are tokens that names are made of; those of the outputs are
+    returned. Attributes that are None are left out."""
     if domain:
         ensure_opset(model, domain)
     names = [generate_graph_name(token) for token in outputs]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx import TensorProto, checker, helper
+from onnx import TensorProto, checker, helper, shape_inference
 
 from backpass._core import InvalidInput
 from backpass.onnxblock import _graph_utils as graph_utils
@@ -54,7 +54,7 @@ class Block(ABC):
 
     def infer_shapes_on_base(self) -> onnx.ModelProto:
         """A copy of the model under construction with the types and shapes that follow."""
-        return graph_utils.infer_shapes(self.base)
+        return shape_inference.infer_shapes(self.base)
 
     def _check(self) -> None:
         checker.check_model(self.base, full_check=True)
@@ -241,13 +241,10 @@ class LabelEncoder(_Op):
         values_int64s: list[int] | None = None,
         values_strings: list[str] | None = None,
     ) -> None:
-        lists = {
+        self._attributes: dict[str, Any] = {
+            "default_float": default_float, "default_int64": default_int64, "default_string": default_string,
             "keys_floats": keys_floats, "keys_int64s": keys_int64s, "keys_strings": keys_strings,
             "values_floats": values_floats, "values_int64s": values_int64s, "values_strings": values_strings,
-        }  # fmt: skip
-        self._attributes: dict[str, Any] = {name: value for name, value in lists.items() if value is not None}
-        self._attributes |= {
-            "default_float": default_float, "default_int64": default_int64, "default_string": default_string,
         }  # fmt: skip
 
     def build(self, input_name: str) -> str:

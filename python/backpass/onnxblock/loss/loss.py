@@ -118,9 +118,7 @@ class CrossEntropyLoss(_Loss):
         if self._weight is not None:
             code = scores.type.tensor_type.elem_type
             inputs.append(graph_utils.add_initializer(model, "celoss.weight", self._weight, code))
-        attributes: dict[str, Any] = {"reduction": self._reduction}
-        if self._ignore_index is not None:
-            attributes["ignore_index"] = self._ignore_index
+        attributes: dict[str, Any] = {"reduction": self._reduction, "ignore_index": self._ignore_index}
         loss, name = graph_utils.add_node(model, "SoftmaxCrossEntropyLoss", inputs, "loss", "log_prob", **attributes)
         log_prob = copy.deepcopy(scores)
         log_prob.name = name

@@ -90,11 +90,11 @@ class AdamWOptimizer(_Update):
         first_order_moment_sequence_name: str,
         second_order_moment_sequence_name: str,
     ) -> str:
-        inputs = [
+        return self._updated(
             learning_rate_name, step_name, parameter_sequence_name, gradient_sequence_name,
             first_order_moment_sequence_name, second_order_moment_sequence_name,
-        ]  # fmt: skip
-        return self._updated(*inputs, token="adamw.updated_flag", **self._attributes)
+            token="adamw.updated_flag", **self._attributes,
+        )  # fmt: skip
 
 
 class _Optimizer(ForwardBlock):
