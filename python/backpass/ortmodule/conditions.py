@@ -115,11 +115,8 @@ def _unregistered(name: str, value: object) -> list[nn.Module]:
 @contextlib.contextmanager
 def proper_parameters(tree: ModuleTree) -> Iterator[None]:
     """A capture insists on nn.Parameter; torch.func.functional_call and others put plain tensors in their places."""
-    changed = []
-    for name in tree.parameters:
-        members, key = tree.slots[name]
-        if not isinstance(members[key], nn.Parameter):
-            changed.append((members, key, members[key]))
+    slots = [tree.slots[name] for name in tree.parameters]
+    changed = [(members, key, members[key]) for members, key in slots if not isinstance(members[key], nn.Parameter)]
     try:
         for members, key, tensor in changed:
             members[key] = nn.Parameter(tensor.detach(), tensor.requires_grad)
