@@ -20,6 +20,7 @@ _NOT_YET = "not available in this version"
 def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
     """Feature, whether it is on, and a note. What is not built is off, whatever the switches say."""
     options, exported = manager.options, variant.exported
+    raised = options.fallback_policy.is_disabled()
     functions, left = len(exported.python_ops), ", ".join(sorted({f.op for f in exported.fallbacks}))
     called = f"{functions} torch.autograd.Function(s) called back" if functions else "none in this module"
     kept = options.cache_dir or "set ORTMODULE_CACHE_DIR to keep exports for the next start"
@@ -34,7 +35,7 @@ def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
         (" - Embed Sparsity", False, _NOT_YET),
         ("Export Cache", bool(options.cache_dir), kept),
         ("Variable Shapes", variant.dynamic, _shapes_note(manager, variant)),
-        ("Auto Fallback", not options.fallback_policy.is_disabled(), _policy_note(manager)),
+        ("Auto Fallback", not raised, "failures are raised" if raised else str(options.fallback_policy.name)),
         ("ZeRO Stage3 Support", False, _NOT_YET),
     ]
 
@@ -45,11 +46,6 @@ def _shapes_note(manager: Manager, variant: Variant) -> str:
     if manager.options.dynamic_shapes == "auto":
         return "the third set of shapes is exported for all that vary like it"
     return "each set of shapes is exported by itself"
-
-
-def _policy_note(manager: Manager) -> str:
-    policy = manager.options.fallback_policy
-    return "failures are raised" if policy.is_disabled() else str(policy.name)
 
 
 def table(manager: Manager, variant: Variant, build_seconds: float) -> str:

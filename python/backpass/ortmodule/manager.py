@@ -40,6 +40,7 @@ from backpass.torch.runtime import EngineGraph
 
 _KNOWN_LIMIT = 1024  # combinations of shapes that are found at once
 _MANY_EXPORTS = 8
+_LAZY = "%s has parameters that get their shapes by the first call: PyTorch runs this one, Backpass the next"
 # Captures with variable dimensions take some times as long. Many programs have two shapes: the last batch is smaller.
 _FIXED_EXPORTS = 2
 
@@ -73,8 +74,8 @@ class Manager:
         self._signature: inspect.Signature | None = None
         with contextlib.suppress(TypeError, ValueError):  # compiled
             self._signature = inspect.signature(module.forward)
+        self._spelling = functools.cache(functools.partial(_spelling, self._signature))
         self._tree: ModuleTree | None = None
-        self._complete: ModuleTree | None = None  # one whose parameters have shapes
         self._state = 0
         self._states: dict[Any, int] = {}
         self._families: dict[Any, _Family] = {}
@@ -92,8 +93,9 @@ class Manager:
                     return self.module(*args, **kwargs)
                 with self._refusing():
                     tree = self._look()
-                    is_lazy = self._is_lazy(tree)
-                if is_lazy:
+                if tree.is_lazy:
+                    self._tree = None
+                    self.logger.warning(_LAZY, self.name)
                     return self.module(*args, **kwargs)
                 with self._refusing():
                     call = self._call(tree, args, kwargs)
@@ -141,20 +143,6 @@ class Manager:
             text = f"a function that {self.name} calls: {type(error).__name__}: {error}"
             raise wrap_exception(ORTModuleTorchModelException, error, text) from error
 
-    def _is_lazy(self, tree: ModuleTree) -> bool:
-        """Whether parameters get their shapes by the first call, which torch makes then."""
-        if tree is self._complete:
-            return False
-        if any(nn.parameter.is_lazy(tree.tensor(name)) for name in tree.slots):
-            self._tree = None
-            self.logger.warning(
-                "%s has parameters that get their shapes by the first call: PyTorch runs this one, Backpass the next",
-                self.name,
-            )
-            return True
-        self._complete = tree
-        return False
-
     def _variant(self, call: Call) -> Variant:
         """The graph for these arguments."""
         key = (self._state, call.arguments, call.kinds, call.shapes)
@@ -179,10 +167,9 @@ class Manager:
         return self._tree
 
     def _call(self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        if kwargs and self._signature is not None:
-            with contextlib.suppress(TypeError):  # the module says what is wrong with the call
-                bound = self._signature.bind(*args, **kwargs)  # the same call, however it is written
-                args, kwargs = bound.args, bound.kwargs
+        if kwargs:  # the same call, however it is written
+            moved, rest = self._spelling(len(args), tuple(kwargs))
+            args, kwargs = (*args, *[kwargs[name] for name in moved]), {name: kwargs[name] for name in rest}
         tensors: list[torch.Tensor] = []
         return Call(tree, ("tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))), tensors)
 
@@ -343,3 +330,12 @@ class Manager:
         variant.build_seconds += seconds
         features.report(self, variant, seconds)
         return graph
+
+
+def _spelling(signature: inspect.Signature | None, count: int, names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Of arguments given by name after `count` others: which come next by position, and in what order the rest."""
+    try:
+        bound = (signature or inspect.Signature()).bind(*[None] * count, **{name: name for name in names})
+    except TypeError:  # the module says what is wrong with the call
+        return (), names
+    return bound.args[count:], bound.kwargs

@@ -36,6 +36,7 @@ class ModuleTree:
         self.slots: dict[str, Slot] = {}  # of parameters and buffers, by name; tied ones by each of their names
         self.parameters: list[str] = []
         self.modules: list[nn.Module] = []
+        self.is_lazy = False  # parameters get their shapes by the first call
         self._tables: list[dict[str, Any]] = []  # of members, attributes
         self._hooks: list[tuple[dict[int, Any], tuple[int, ...]]] = []
         self._without_hooks: list[dict[int, Any]] = []
@@ -66,7 +67,9 @@ class ModuleTree:
                     self._absent.append((members, name))
                     continue
                 self.slots[prefix + name] = (members, name)
-                if not nn.parameter.is_lazy(tensor):
+                if nn.parameter.is_lazy(tensor):
+                    self.is_lazy = True
+                else:
                     self._types[prefix + name] = tuple(tensor.shape), tensor.dtype
                 if members is module._parameters:
                     self.parameters.append(prefix + name)
