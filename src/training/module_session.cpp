@@ -52,7 +52,7 @@ struct Imported {
 
 Imported import(const onnx_io::ModelProto& model, const SessionOptions& options) {
   CallScope call(checked(options));
-  onnx_io::Import result = onnx_io::import_model(model);
+  Import result = import_model(model);
   throw_if_any(result.problems);
   return {std::move(result.graph), opset_of(model)};
 }
@@ -146,10 +146,10 @@ struct ModuleSession::Impl {
   }
 
   std::string written(const Graph& graph, bool to_look_at) const {
-    onnx_io::ExportOptions how;
+    ExportOptions how;
     how.opset = std::max<std::int64_t>(how.opset, opset);
     how.to_look_at = to_look_at;
-    return onnx_io::write_model(onnx_io::export_graph(graph, how));
+    return onnx_io::write_model(export_graph(graph, how));
   }
 
   Mask expectation() {
