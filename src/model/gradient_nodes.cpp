@@ -4,6 +4,7 @@
 #include <array>
 
 #include "gradient/reverse.hpp"
+#include "graph/op.hpp"
 
 namespace backpass {
 namespace {
@@ -38,8 +39,8 @@ std::string differentiated_name(const onnx_io::NodeProto& node) {
 void replace_gradient_nodes(Graph& graph) {
   const std::vector<Node*> nodes = graph.nodes();
   for (Node* node : nodes) {
+    if (node->def == nullptr || !node->def->is_gradient_request) continue;
     const bool seeded = is_product(*node);
-    if (!seeded && (node->op != "Gradient" || node->domain != kDomain)) continue;
     const std::array<Value*, 1> seed = {seeded ? node->inputs.back() : nullptr};
     const std::array<Value*, 1> y = {seeded ? node->inputs[node->inputs.size() - 2] : node->inputs.back()};
     std::vector<Value*> xs(node->inputs.begin(),
