@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import DOMAIN, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import refuse_complex, result_type
@@ -91,6 +91,33 @@ def outer(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
     refuse_complex(x, y)
     dtype = result_type(node)
     return b.op("Mul", common.unsqueeze(b, b.cast(x, dtype), 1), b.cast(y, dtype), dtype=dtype)
+
+
+@lowers(aten.linalg_solve_triangular.default)
+def solve_triangular(
+    b: GraphBuilder, node: fx.Node, a: Value, y: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Value:
+    """X A = Y is A' X' = Y'."""
+    refuse_complex(a, y)
+    if not left:
+        y = _turned(b, y)
+    solved = b.op(
+        "SolveTriangular",
+        a,
+        y,
+        upper=int(upper),
+        transpose=int(not left),
+        unit=int(unitriangular),
+        domain=DOMAIN,
+        dtype=a.dtype,
+        shape=(common.meta(node) if left else common.meta(node).mT).shape,
+    )
+    return solved if left else _turned(b, solved)
+
+
+def _turned(b: GraphBuilder, x: Value) -> Value:
+    """With the last two axes exchanged."""
+    return common.transpose(b, x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 @lowers(aten._trilinear.default)
