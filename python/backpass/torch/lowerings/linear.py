@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import DOMAIN, GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import refuse_complex
@@ -84,6 +84,33 @@ def einsum(b: GraphBuilder, node: fx.Node, equation: str, tensors: Sequence[Valu
 @common.pointwise(aten.outer.default, aten.ger.default)
 def outer(b: GraphBuilder, x: Value, y: Value) -> Value:
     return b.op("Mul", common.unsqueeze(b, x, 1), y)
+
+
+@lowers(aten.linalg_solve_triangular.default)
+def solve_triangular(
+    b: GraphBuilder, node: fx.Node, a: Value, y: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Value:
+    """X A = Y is A' X' = Y'."""
+    refuse_complex(a, y)
+    if not left:
+        y = _turned(b, y)
+    solved = b.op(
+        "SolveTriangular",
+        a,
+        y,
+        upper=int(upper),
+        transpose=int(not left),
+        unit=int(unitriangular),
+        domain=DOMAIN,
+        dtype=a.dtype,
+        shape=(common.meta(node) if left else common.meta(node).mT).shape,
+    )
+    return solved if left else _turned(b, solved)
+
+
+def _turned(b: GraphBuilder, x: Value) -> Value:
+    """With the last two axes exchanged."""
+    return common.transpose(b, x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 @lowers(aten._trilinear.default)
