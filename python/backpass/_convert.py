@@ -127,8 +127,7 @@ def _from_dlpack(value: Any) -> _core.Tensor:
         detached = detached.contiguous()
     if str(getattr(detached, "dtype", "")).endswith("bfloat16"):
         return _core.Tensor.from_array(detached, BFLOAT16, list(detached.shape))
-    array = np.from_dlpack(detached)
-    return _from_numpy(array)
+    return _from_numpy(np.from_dlpack(detached))
 
 
 def _texts(array: np.ndarray[Any, Any]) -> list[str | bytes]:
@@ -141,28 +140,14 @@ def _texts(array: np.ndarray[Any, Any]) -> list[str | bytes]:
 
 
 def _pack(array: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    flat = (array.ravel().view(np.uint8) & np.uint8((1 << bits) - 1)).astype(np.uint8)
-    if bits == 6:  # elements cross bytes
-        return np.packbits(np.unpackbits(flat[:, None], axis=1, count=bits, bitorder="little"), bitorder="little")
-    per_byte = 8 // bits
-    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
-    padded[: flat.size] = flat
-    groups = padded.reshape(-1, per_byte)
-    packed = np.zeros(len(groups), np.uint8)
-    for lane in range(per_byte):
-        packed |= groups[:, lane] << (bits * lane)
-    return packed
+    rows = np.unpackbits(array.ravel().view(np.uint8)[:, None], axis=1, count=bits, bitorder="little")
+    return np.packbits(rows, bitorder="little")
 
 
 def _unpack(packed: np.ndarray[Any, Any], code: int, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    bits = _BITS[code]
-    count = int(np.prod(shape, dtype=np.int64))
-    if bits == 6:
-        rows = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
-        return np.packbits(rows, axis=1, bitorder="little").ravel().view(DTYPE_OF_CODE[code]).reshape(shape)
-    per_byte = 8 // bits
-    lanes = np.stack([(packed >> (bits * lane)) & ((1 << bits) - 1) for lane in range(per_byte)], axis=1)
-    values = lanes.ravel()[:count].astype(np.uint8)
+    bits, count = _BITS[code], math.prod(shape)
+    rows = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+    values = np.packbits(rows, axis=1, bitorder="little").ravel()
     if code in (22, 26):  # signed: extend the sign bit
         sign = 1 << (bits - 1)
         values = ((values ^ sign).astype(np.int8) - np.int8(sign)).view(np.uint8)

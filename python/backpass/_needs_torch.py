@@ -1,14 +1,5 @@
 """Imported before torch by whatever cannot do without it: says what to install where it is missing."""
 
-from backpass import _needs_onnx  # noqa: F401
+from backpass._needs_onnx import need
 
-try:
-    import torch  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise ModuleNotFoundError(
-        "this part of Backpass works on PyTorch modules, and the package torch is not installed; "
-        "pip install 'backpass[torch]'",
-        name="torch",
-    ) from None
+need("torch", "works on PyTorch modules, and the package torch is")

@@ -149,11 +149,8 @@ class OrtValue:
         return self._value
 
     def __repr__(self) -> str:
-        return (
-            f"OrtValue({self.data_type()}, shape={self.shape()})"
-            if self.is_tensor()
-            else f"OrtValue({self.data_type()})"
-        )
+        shape = f", shape={self.shape()}" if self.is_tensor() else ""
+        return f"OrtValue({self.data_type()}{shape})"
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,6 @@ Model = onnx.ModelProto | str | os.PathLike[str]
 LIMIT = 2**31
 _ROOM = 2**24
 BUFFER = "_grad.accumulation.buffer"
-_Message = TypeVar("_Message", TensorProto, onnx.ValueInfoProto)
 
 
 class Weights:
@@ -56,9 +56,10 @@ class Weights:
     def _detach(self, tensor: TensorProto, folder: Path) -> None:
         self.detached[tensor.name] = _anchored(tensor, folder)
         graph = self.model.graph
-        _remove(graph.initializer, tensor.name)
-        _remove(graph.input, tensor.name)
         taken = self.detached[tensor.name]
+        graph.initializer.remove(tensor)
+        for info in [i for i in graph.input if i.name == taken.name]:
+            graph.input.remove(info)
         graph.input.append(helper.make_tensor_value_info(taken.name, taken.data_type, list(taken.dims)))
 
     def parameters(self, names: Iterable[str], present: Iterable[TensorProto]) -> list[TensorProto]:
@@ -72,15 +73,16 @@ class Weights:
         if not self.detached:
             return
         place = {name: i for i, name in enumerate(self.order)}
-        parameters = [i for i in model.graph.input if i.name in place]
-        buffers = [i for i in model.graph.input if i.name.endswith(BUFFER) and i.name.removesuffix(BUFFER) in place]
-        moved = {i.name for i in (*parameters, *buffers)}
-        others = [i for i in model.graph.input if i.name not in moved]
-        ends = [others.pop()] if others and others[-1].name == "lazy_reset_grad" else []
-        inputs = [*others, *_sorted(parameters, place), *_sorted(buffers, place), *ends]
-        copies = [_copy(info) for info in inputs]
+
+        def rank(info: onnx.ValueInfoProto) -> tuple[int, int]:
+            name = info.name.removesuffix(BUFFER)
+            if name not in place:
+                return 3 if name == "lazy_reset_grad" else 0, 0
+            return 1 if name == info.name else 2, place[name]
+
+        inputs = copy.deepcopy(sorted(model.graph.input, key=rank))
         del model.graph.input[:]
-        model.graph.input.extend(copies)
+        model.graph.input.extend(inputs)
 
 
 def array_of(tensor: TensorProto) -> np.ndarray[Any, Any]:
@@ -119,7 +121,7 @@ def _anchored(tensor: TensorProto, folder: Path) -> TensorProto:
     end = (info.offset or 0) + _byte_count(tensor)
     if not path.is_file() or path.stat().st_size < end:
         raise InvalidInput(f"initializer {tensor.name!r}: expected a file of at least {end} bytes, {str(path)!r}")
-    copied = _copy(tensor)
+    copied = copy.deepcopy(tensor)
     for entry in copied.external_data:
         if entry.key == "location":
             entry.value = str(path)
@@ -133,20 +135,3 @@ def _byte_count(tensor: TensorProto) -> int:
 
 def _names(model: onnx.ModelProto) -> list[str]:
     return [tensor.name for tensor in model.graph.initializer]
-
-
-def _remove(group: Any, name: str) -> None:
-    for i, item in enumerate(group):
-        if item.name == name:
-            del group[i]
-            return
-
-
-def _sorted(infos: list[onnx.ValueInfoProto], place: dict[str, int]) -> list[onnx.ValueInfoProto]:
-    return sorted(infos, key=lambda info: place[info.name.removesuffix(BUFFER)])
-
-
-def _copy(message: _Message) -> _Message:
-    copied = type(message)()
-    copied.CopyFrom(message)
-    return copied

@@ -14,12 +14,11 @@ Threads may share all of these: calls about one state take turns.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,26 +43,6 @@ __all__ = [
 ]
 
 
-class _OfState(Protocol):
-    _state: CheckpointState
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_S = TypeVar("_S", bound=_OfState)
-
-
-def _in_turn(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
-    """Lets one thread at a time at a state, and at the sessions that work on it."""
-
-    @functools.wraps(method)
-    def call(self: _S, /, *arguments: _P.args, **named: _P.kwargs) -> _R:
-        with self._state._lock:
-            return method(self, *arguments, **named)
-
-    return call
-
-
 class Parameter:
     """One parameter of a checkpoint state. ``data`` is a view: what training writes shows up in it."""
 
@@ -81,9 +60,9 @@ class Parameter:
         return view
 
     @data.setter
-    @_in_turn
     def data(self, value: np.ndarray[Any, Any]) -> None:
-        self._state._core.set_parameter(self._name, to_engine(np.asarray(value)))
+        with self._state._lock:
+            self._state._core.set_parameter(self._name, to_engine(np.asarray(value)))
 
     @property
     def requires_grad(self) -> bool:
@@ -99,18 +78,18 @@ class Parameter:
         return None if found is None else to_numpy(found)
 
     @grad.setter
-    @_in_turn
     def grad(self, value: np.ndarray[Any, Any] | None) -> None:
         """Copies values of the same type and shape, which the next update uses; None stands for zeros."""
-        own = self.grad
-        if own is None:
-            why = "it is frozen" if self._state._module() else "its state belongs to no Module yet"
-            raise _core.InvalidInput(f"parameter {self._name!r}: has no gradient to set: {why}")
-        given = np.zeros_like(own) if value is None else _array(value)
-        if given.dtype != own.dtype or given.shape != own.shape:
-            shown = f"{given.dtype}{list(given.shape)}, expected {own.dtype}{list(own.shape)}"
-            raise _core.InvalidInput(f"gradient of parameter {self._name!r}: got {shown}")
-        np.copyto(own, given)
+        with self._state._lock:
+            own = self.grad
+            if own is None:
+                why = "it is frozen" if self._state._module() else "its state belongs to no Module yet"
+                raise _core.InvalidInput(f"parameter {self._name!r}: has no gradient to set: {why}")
+            given = np.zeros_like(own) if value is None else _array(value)
+            if given.dtype != own.dtype or given.shape != own.shape:
+                shown = f"{given.dtype}{list(given.shape)}, expected {own.dtype}{list(own.shape)}"
+                raise _core.InvalidInput(f"gradient of parameter {self._name!r}: got {shown}")
+            np.copyto(own, given)
 
     def __repr__(self) -> str:
         return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
@@ -164,15 +143,15 @@ class Properties:
             raise KeyError(f"property {name!r} is not in the checkpoint state")
         return self._state._core.property(name)
 
-    @_in_turn
     def __setitem__(self, name: str, value: int | float | str) -> None:
-        if isinstance(value, bool | np.bool_ | np.integer):
-            value = int(value)
-        elif isinstance(value, np.floating):
-            value = float(value)
-        if not isinstance(value, int | float | str):
-            raise TypeError(f"property {name!r}: got {type(value).__name__}, expected int, float or str")
-        self._state._core.set_property(name, value)
+        with self._state._lock:
+            if isinstance(value, bool | np.bool_ | np.integer):
+                value = int(value)
+            elif isinstance(value, np.floating):
+                value = float(value)
+            if not isinstance(value, int | float | str):
+                raise TypeError(f"property {name!r}: got {type(value).__name__}, expected int, float or str")
+            self._state._core.set_property(name, value)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._state._core.has_property(name)
@@ -197,6 +176,7 @@ class CheckpointState:
             )
         self._core = state
         self._owner: weakref.ref[Module] | None = None
+        # Lets one thread at a time at the state, and at the sessions that work on it.
         self._lock = threading.RLock()  # a custom operator may ask about the state while a step calls it
         self.parameters = Parameters(self)
         self.properties = Properties(self)
@@ -260,18 +240,18 @@ class Module:
         self._session = _core.TrainingSession(state._core, *self._models, self._options)
         state._owner = weakref.ref(self)
 
-    @_in_turn
     def __call__(self, *inputs: Any) -> Any:
         """One training step (forward, backward, accumulation) or evaluation, by the mode the module is in.
 
         Inputs by position, as ``input_names()``; None leaves an optional one out. The result is an array, or a tuple;
         of tensors when all inputs are `Tensor`, of OrtValues when all are OrtValues.
         """
-        run = self._session.train_step if self.training else self._session.eval_step
-        results = run(_numbered(inputs))
-        given = [value for value in inputs if value is not None]
-        converted = [_like(given, value) for value in results]
-        return converted[0] if len(converted) == 1 else tuple(converted)
+        with self._state._lock:
+            run = self._session.train_step if self.training else self._session.eval_step
+            results = run(_numbered(inputs))
+            given = [value for value in inputs if value is not None]
+            converted = [_like(given, value) for value in results]
+            return converted[0] if len(converted) == 1 else tuple(converted)
 
     def train(self, mode: bool = True) -> Module:
         self.training = mode
@@ -280,30 +260,30 @@ class Module:
     def eval(self) -> Module:
         return self.train(False)
 
-    @_in_turn
     def lazy_reset_grad(self) -> None:
         """The next training step overwrites the gradients instead of adding to them."""
-        self._session.lazy_reset_grad()
+        with self._state._lock:
+            self._session.lazy_reset_grad()
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         return self._session.parameters_size(trainable_only)
 
-    @_in_turn
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
         """All parameters one after the other, as an OrtValue, which numpy and torch take through DLPack too."""
-        return OrtValue(to_numpy(self._session.contiguous_parameters(trainable_only)))
+        with self._state._lock:
+            return OrtValue(to_numpy(self._session.contiguous_parameters(trainable_only)))
 
-    @_in_turn
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        self._session.copy_to_parameters(to_input("buffer", buffer), trainable_only)
+        with self._state._lock:
+            self._session.copy_to_parameters(to_input("buffer", buffer), trainable_only)
 
-    @_in_turn
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
         """Writes the eval model with the present parameters, cut down to what the named outputs need."""
-        names = name_list("graph_output_names", graph_output_names)
-        self._session.export_model_for_inferencing(os.fspath(inference_model_uri), names)
+        with self._state._lock:
+            names = name_list("graph_output_names", graph_output_names)
+            self._session.export_model_for_inferencing(os.fspath(inference_model_uri), names)
 
     def input_names(self) -> list[str]:
         return [info.name for info in self._session.inputs(self.training)]
@@ -311,19 +291,19 @@ class Module:
     def output_names(self) -> list[str]:
         return [info.name for info in self._session.outputs(self.training)]
 
-    @_in_turn
     def plan(self, *inputs: Any) -> _core.PlanReport:
         """What a training step runs for these inputs, or inputs of these shapes where they are tuples: steps, fusions,
         exact peak bytes. Printable.
         """
-        codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
-        codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
-        return self._session.plan(_numbered(inputs, codes))
+        with self._state._lock:
+            codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
+            codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
+            return self._session.plan(_numbered(inputs, codes))
 
-    @_in_turn
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
-        return Profile(self._session.take_profile())
+        with self._state._lock:
+            return Profile(self._session.take_profile())
 
     def __repr__(self) -> str:
         mode = "training" if self.training else "eval"
@@ -355,13 +335,13 @@ class Optimizer:
         with self._state._lock:
             module._session.add_optimizer(self._model)
 
-    @_in_turn
     def step(self) -> None:
-        self._module._session.optimizer_step()
+        with self._state._lock:
+            self._module._session.optimizer_step()
 
-    @_in_turn
     def set_learning_rate(self, learning_rate: float) -> None:
-        self._module._session.learning_rate = learning_rate
+        with self._state._lock:
+            self._module._session.learning_rate = learning_rate
 
     def get_learning_rate(self) -> float:
         return self._module._session.learning_rate
@@ -391,10 +371,10 @@ class LinearLRScheduler:
         with self._state._lock:
             optimizer._module._session.register_linear_scheduler(warmup_step_count, total_step_count, initial_lr)
 
-    @_in_turn
     def step(self) -> None:
         """To be called after each Optimizer.step()."""
-        self._optimizer._module._session.scheduler_step()
+        with self._state._lock:
+            self._optimizer._module._session.scheduler_step()
 
     def __repr__(self) -> str:
         warmup, total, rate = self._settings

@@ -59,7 +59,8 @@ def generate_artifacts(
     trained, frozen = _parameter_names(requires_grad, frozen_params)
     additional = _names("additional_output_names", additional_output_names)
     weights = Weights(model, [*trained, *frozen])
-    frozen += _running_statistics(weights.model, {*trained, *frozen})
+    statistics = _core.running_statistics(weights.model.SerializeToString())
+    frozen += [name for name in statistics if name not in (*trained, *frozen)]
     inputs = _loss_inputs(weights.model, loss, _names("loss_input_names", loss_input_names))
 
     block = _Assembly(chosen_loss, additional, weights)
@@ -93,10 +94,9 @@ class _Assembly(onnxblock.TrainingBlock):
 
     def _finish(self, outputs: list[str]) -> None:
         super()._finish(outputs)
-        present = super().parameters()
-        self.__dict__["_parameters"] = tuple(
-            self._weights.parameters(names, tensors) for names, tensors in zip(self._choice(), present, strict=True)
-        )
+        chosen = zip(self._choice(), self.parameters(), strict=True)
+        trained, frozen = (self._weights.parameters(names, tensors) for names, tensors in chosen)
+        self._parameters = trained, frozen
         for model in (self.base, *self.to_model_proto()):
             self._weights.sort_inputs(model)
 
@@ -163,10 +163,6 @@ def _parameter_names(requires_grad: object, frozen_params: object) -> tuple[list
     if both:
         raise InvalidInput(f"in requires_grad and in frozen_params: {', '.join(both)}; expected each in one of them")
     return trained, frozen
-
-
-def _running_statistics(model: onnx.ModelProto, named: set[str]) -> list[str]:
-    return [name for name in _core.running_statistics(model.SerializeToString()) if name not in named]
 
 
 def _loss_inputs(model: onnx.ModelProto, loss: object, chosen: list[str]) -> list[str]:

@@ -72,7 +72,7 @@ def install(runtime: bool = False) -> None:
     SessionOptions and what else `backpass._ort` holds. ``torch.compile`` finds the backend ``onnxrt``. Calling it
     again is harmless.
     """
-    runtime = runtime or not _is_installed("onnxruntime")
+    runtime = runtime or PathFinder.find_spec("onnxruntime", sys.path) is None
     uninstall()
     _forget("onnxruntime" if runtime else "onnxruntime.training")
     sys.meta_path.insert(0, _Finder(PARTS | _COMPILE | (_RUNTIME if runtime else {})))
@@ -92,10 +92,6 @@ def uninstall() -> None:
                 _forget(name)
     if "backpass.dynamo.onnxrt" in sys.modules:
         sys.modules["backpass.dynamo.onnxrt"].unregister()
-
-
-def _is_installed(name: str) -> bool:
-    return PathFinder.find_spec(name, sys.path) is not None
 
 
 def _forget(name: str) -> None:

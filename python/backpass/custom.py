@@ -16,8 +16,9 @@ know it. See docs/custom_operators.md.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -63,7 +64,7 @@ def register_operator(
     """
 
     def register(function: F) -> F:
-        number = _functions.add(types, function)
+        number = _add(types, function)
         _core.register_operator(
             domain, name, number, since, _range(inputs), _range(outputs), types is not None, pure, replace
         )
@@ -82,7 +83,7 @@ def register_gradient(domain: str, name: str, *, by_numbers: bool = False, repla
     """
 
     def register(function: F) -> F:
-        _core.register_gradient(domain, name, _functions.add(None, function), by_numbers, replace)
+        _core.register_gradient(domain, name, _add(None, function), by_numbers, replace)
         return function
 
     return register
@@ -101,6 +102,16 @@ def _type_of(handle: _core.GraphValue) -> tuple[int, tuple[int | Extent, ...] | 
     return code, shape
 
 
+def _operator(op: str, swap: bool = False) -> Callable[[Value, Any], Value]:
+    """Python's operator that adds a node ``op``; with ``swap``, the one of the right operand."""
+
+    def apply(value: Value, other: Any) -> Value:
+        second = other if isinstance(other, Value) else value._graph.constant(other, value)
+        return value._graph.op(op, second, value) if swap else value._graph.op(op, value, second)
+
+    return apply
+
+
 class Value:
     """A value in the graph of a gradient rule. Arithmetic adds nodes; numbers take its element type."""
 
@@ -117,39 +128,12 @@ class Value:
         """Extents as far as they are known while the rule runs; ``g.shape(v)`` is the shape as a value."""
         return _type_of(self._handle)[1]
 
-    def _binary(self, op: str, other: Any, swap: bool = False) -> Value:
-        second = other if isinstance(other, Value) else self._graph.constant(other, self)
-        return self._graph.op(op, second, self) if swap else self._graph.op(op, self, second)
-
-    def __add__(self, other: Any) -> Value:
-        return self._binary("Add", other)
-
-    def __radd__(self, other: Any) -> Value:
-        return self._binary("Add", other, swap=True)
-
-    def __sub__(self, other: Any) -> Value:
-        return self._binary("Sub", other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return self._binary("Sub", other, swap=True)
-
-    def __mul__(self, other: Any) -> Value:
-        return self._binary("Mul", other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return self._binary("Mul", other, swap=True)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self._binary("Div", other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self._binary("Div", other, swap=True)
-
-    def __pow__(self, other: Any) -> Value:
-        return self._binary("Pow", other)
-
-    def __matmul__(self, other: Any) -> Value:
-        return self._binary("MatMul", other)
+    __add__, __radd__ = _operator("Add"), _operator("Add", swap=True)
+    __sub__, __rsub__ = _operator("Sub"), _operator("Sub", swap=True)
+    __mul__, __rmul__ = _operator("Mul"), _operator("Mul", swap=True)
+    __truediv__, __rtruediv__ = _operator("Div"), _operator("Div", swap=True)
+    __pow__ = _operator("Pow")
+    __matmul__ = _operator("MatMul")
 
     def __neg__(self) -> Value:
         return self._graph.op("Neg", self)
@@ -265,44 +249,41 @@ class GradientGraph:
 
 
 # ---- called by the engine
-class _Functions:
-    """What was registered, by number. Nothing is ever removed: open models may go on using it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._all: list[tuple[Callable[..., Any] | None, Callable[..., Any]]] = []
-
-    def add(self, types: Callable[..., Any] | None, function: Callable[..., Any]) -> int:
-        if not callable(function) or not (types is None or callable(types)):
-            raise TypeError(f"expected a function, got {function!r} and {types!r}")
-        with self._lock:
-            self._all.append((types, function))
-            return len(self._all) - 1
-
-    def types(self, number: int) -> Callable[..., Any]:
-        found = self._all[number][0]
-        assert found is not None
-        return found
-
-    def __getitem__(self, number: int) -> Callable[..., Any]:
-        return self._all[number][1]
+# What was registered, by number. Nothing is ever removed: open models may go on using it.
+_functions: dict[int, tuple[Callable[..., Any] | None, Callable[..., Any]]] = {}
+_numbers = itertools.count()
 
 
-_functions = _Functions()
+def _add(types: Callable[..., Any] | None, function: Callable[..., Any]) -> int:
+    if not callable(function) or not (types is None or callable(types)):
+        raise TypeError(f"expected a function, got {function!r} and {types!r}")
+    number = next(_numbers)
+    _functions[number] = types, function
+    return number
+
+
+@contextlib.contextmanager
+def _inside(what: str, *refusals: type[Exception]) -> Iterator[None]:
+    """Exceptions say where they were raised, except ``refusals``, whose messages say it."""
+    try:
+        yield
+    except refusals:
+        raise
+    except Exception as error:
+        error.add_note(f"raised in the {what}")
+        raise
 
 
 def call_types(number: int, label: str, attributes: dict[str, Any], inputs: list[Any]) -> list[Any]:
     """Runs a rule for types. ValueErrors refuse the node; other exceptions are mistakes of the rule."""
     given = [None if t is None else TensorType(DTYPE_OF_CODE[t[0]], t[1]) for t in inputs]
-    try:
-        answer = _functions.types(number)(*given, **_numpy_attributes(attributes))
-    except (_core.InvalidInput, _core.Unsupported):
-        raise
-    except ValueError as error:
-        raise _core.InvalidInput(f"{label} {error}") from error
-    except Exception as error:
-        error.add_note(f"raised in the rule for types of {label}")
-        raise
+    types, _ = _functions[number]
+    assert types is not None
+    with _inside(f"rule for types of {label}", _core.InvalidInput, _core.Unsupported):
+        try:
+            answer = types(*given, **_numpy_attributes(attributes))
+        except ValueError as error:
+            raise _core.InvalidInput(f"{label} {error}") from error
     answers = list(answer) if isinstance(answer, list) or _is_several(answer) else [answer]
     return [_type(label, a) for a in answers]
 
@@ -312,11 +293,8 @@ def call_forward(
 ) -> list[Any]:
     """Runs an operator."""
     arrays = [_read_only(t) for t in inputs]
-    try:
-        answer = _functions[number](*arrays, **_numpy_attributes(attributes))
-    except Exception as error:
-        error.add_note(f"raised in the forward function of {label}")
-        raise
+    with _inside(f"forward function of {label}"):
+        answer = _functions[number][1](*arrays, **_numpy_attributes(attributes))
     return _tensors(label, answer, wanted)
 
 
@@ -330,11 +308,8 @@ def call_backward(
 ) -> list[Any]:
     """Runs a gradient by numbers."""
     parts = [tuple(_read_only(t) for t in part) for part in (inputs, outputs, gradients)]
-    try:
-        answer = _functions[number](*parts, **_numpy_attributes(attributes))
-    except Exception as error:
-        error.add_note(f"raised in the gradient function of {label}")
-        raise
+    with _inside(f"gradient function of {label}"):
+        answer = _functions[number][1](*parts, **_numpy_attributes(attributes))
     count = len(answer) if isinstance(answer, tuple | list) else 1
     if count < len(inputs):
         raise _core.InvalidInput(
@@ -346,25 +321,17 @@ def call_backward(
 def call_gradient(number: int, label: str, attributes: dict[str, Any], handle: _core.GraphValue) -> None:
     """Runs a gradient rule."""
     graph = GradientGraph(handle, label, _numpy_attributes(attributes))
-    try:
-        graph._take(_functions[number](graph))
-    except (_core.InvalidInput, _core.Unsupported):
-        raise
-    except Exception as error:
-        error.add_note(f"raised in the gradient rule of {label}")
-        raise
+    with _inside(f"gradient rule of {label}", _core.InvalidInput, _core.Unsupported):
+        graph._take(_functions[number][1](graph))
 
 
 def _tensors(label: str, answer: Any, wanted: Sequence[bool]) -> list[Any]:
     results = list(answer) if isinstance(answer, tuple | list) else [answer]
-    for k, result in enumerate(results):
-        if result is None:
-            if k < len(wanted) and wanted[k]:
-                raise _core.InvalidInput(f"{label} output {k}: got None, expected an array")
-            continue
-        # Results have memory of their own: functions may return what they were given, or what they keep.
-        results[k] = np.array(result)
-    return [None if r is None else to_engine(r) for r in results]
+    for k, is_wanted in enumerate(wanted[: len(results)]):
+        if is_wanted and results[k] is None:
+            raise _core.InvalidInput(f"{label} output {k}: got None, expected an array")
+    # Results have memory of their own: functions may return what they were given, or what they keep.
+    return [None if r is None else to_engine(np.array(r)) for r in results]
 
 
 def _read_only(tensor: Any) -> Any:

@@ -72,7 +72,9 @@ nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& 
 }
 
 bool repeats(const ModuleSession& session, const PendingPass& pending, const nb::list& seeds) {
-  return pending.pass == nullptr || session.repeats(*pending.pass, from_torch(seeds));
+  std::vector<bool> arrived;
+  for (nb::handle seed : seeds) arrived.push_back(!seed.is_none());
+  return pending.pass == nullptr || session.repeats(*pending.pass, std::move(arrived));
 }
 
 /// What may build a graph may wait for rules of users, and those for the interpreter lock.

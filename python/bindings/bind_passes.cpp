@@ -24,14 +24,14 @@ nb::object saving(const std::string& text) {
 
 std::pair<std::string, Reports> simplified(std::string_view bytes, const std::vector<std::string>& names) {
   const onnx_io::ModelProto model = onnx_io::read_model(bytes, std::make_shared<int>());
-  const std::unique_ptr<Graph> graph = onnx_io::import_as_written(model);
+  const std::unique_ptr<Graph> graph = import_as_written(model);
   PassManager passes;
   passes.run(*graph, names);
   std::erase_if(graph->inputs, [&](const Value* v) { return graph->use_count(v) == 0; });
-  onnx_io::ExportOptions how;
+  ExportOptions how;
   how.opset = 1;
   how.with_types = false;
-  return {onnx_io::write_model(onnx_io::export_graph(*graph, how)), passes.reports()};
+  return {onnx_io::write_model(export_graph(*graph, how)), passes.reports()};
 }
 
 }  // namespace

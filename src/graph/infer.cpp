@@ -61,11 +61,11 @@ void bind_captures(const Node& node) {
   }
 }
 
-/// What nodes that ask for derivatives differentiate by. Were anything computed from it folded, no way would lead back.
+/// What nodes that ask for derivatives differentiate by.
 std::set<const Value*> differentiated_by(const Graph& graph) {
   std::set<const Value*> found;
   for (const Node* node : graph.nodes()) {
-    if (node->op != "Gradient" && node->op != "VectorJacobianProduct") continue;
+    if (node->def == nullptr || !node->def->is_gradient_request) continue;
     found.insert(node->inputs.begin(), node->inputs.end());
   }
   return found;

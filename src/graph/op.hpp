@@ -243,6 +243,8 @@ struct OpDef {
   /// How many of the node's first inputs its results do not depend on differentiably, whatever the rest of the graph
   /// says: a gradient of its own stands in for theirs. Null: none.
   std::size_t (*detached_inputs)(const Node&) = nullptr;
+  /// Asks for derivatives by its inputs: nothing computed from them is folded, or no way would lead back.
+  bool is_gradient_request = false;
 
   // Traits.
   /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around

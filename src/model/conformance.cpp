@@ -9,13 +9,13 @@
 #include "model/import.hpp"
 #include "onnx_io/standard_operators.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 namespace {
 
 using Opsets = std::map<std::string, std::int64_t>;
 
 template <class... Args>
-void note(const NodeProto& node, std::vector<Problem>& problems, const Args&... args) {
+void note(const onnx_io::NodeProto& node, std::vector<Problem>& problems, const Args&... args) {
   const std::string& name = node.name.empty() && !node.output.empty() ? node.output.front() : node.name;
   std::string text = concat("[", node.op_type, " '", name, "'] ", args...);
   problems.push_back({Problem::Kind::invalid, name, node.op_type, std::move(text)});
@@ -23,37 +23,37 @@ void note(const NodeProto& node, std::vector<Problem>& problems, const Args&... 
 
 class Checker {
  public:
-  explicit Checker(const ModelProto& model) {
-    for (const FunctionProto& f : model.functions) functions_.insert({f.domain, f.name, f.overload});
-    for (const OpsetId& id : model.opset_import) opsets_[id.domain] = id.version;
+  explicit Checker(const onnx_io::ModelProto& model) {
+    for (const onnx_io::FunctionProto& f : model.functions) functions_.insert({f.domain, f.name, f.overload});
+    for (const onnx_io::OpsetId& id : model.opset_import) opsets_[id.domain] = id.version;
   }
 
-  std::vector<Problem> run(const ModelProto& model) {
+  std::vector<Problem> run(const onnx_io::ModelProto& model) {
     check(model.graph.node, opsets_);
-    for (const FunctionProto& f : model.functions) {
+    for (const onnx_io::FunctionProto& f : model.functions) {
       Opsets opsets = opsets_;
-      for (const OpsetId& id : f.opset_import) opsets[id.domain] = id.version;
+      for (const onnx_io::OpsetId& id : f.opset_import) opsets[id.domain] = id.version;
       check(f.node, opsets);
     }
     return std::move(problems_);
   }
 
  private:
-  void check(const std::vector<NodeProto>& nodes, const Opsets& opsets) {
-    for (const NodeProto& node : nodes) {
+  void check(const std::vector<onnx_io::NodeProto>& nodes, const Opsets& opsets) {
+    for (const onnx_io::NodeProto& node : nodes) {
       check(node, opsets);
-      for (const AttributeProto& a : node.attribute) {
+      for (const onnx_io::AttributeProto& a : node.attribute) {
         for (const auto& graph : a.graphs) check(graph->node, opsets);
       }
     }
   }
 
-  void check(const NodeProto& node, const Opsets& opsets) {
+  void check(const onnx_io::NodeProto& node, const Opsets& opsets) {
     auto opset = opsets.find(node.domain);
     if (opset == opsets.end() || functions_.count({node.domain, node.op_type, node.overload}) != 0) return;
     const bool is_readable = opset->second >= kOldestOpset && opset->second <= kNewestOpset;
     if (node.domain.empty() && !is_readable) return;  // which the import says
-    for (const std::string& text : standard_problems(node, opset->second)) note(node, problems_, text);
+    for (const std::string& text : onnx_io::standard_problems(node, opset->second)) note(node, problems_, text);
   }
 
   std::set<std::tuple<std::string, std::string, std::string>> functions_;
@@ -72,9 +72,9 @@ bool contradict(const Type& a, const Type& b) {
 std::string brief(const Type& type) { return type.is_tensor() ? std::string(name_of(type.dtype)) : type.str(); }
 
 /// Not known where it is of a kind that Backpass does not have.
-Type declared_type(const ValueInfoProto& info) {
-  using Kind = TypeProto::Kind;
-  const TypeProto* innermost = &info.type;
+Type declared_type(const onnx_io::ValueInfoProto& info) {
+  using Kind = onnx_io::TypeProto::Kind;
+  const onnx_io::TypeProto* innermost = &info.type;
   while (innermost->element != nullptr && innermost->kind != Kind::map) innermost = innermost->element.get();
   return innermost->kind == Kind::tensor ? to_type(info.type, info.name) : Type{};
 }
@@ -82,7 +82,7 @@ Type declared_type(const ValueInfoProto& info) {
 using Values = std::unordered_map<std::string_view, const Value*>;
 
 /// What became of a subgraph of a node; null where the node was replaced by others.
-const Graph* body_of(const Values& values, const NodeProto& node, const std::string& key) {
+const Graph* body_of(const Values& values, const onnx_io::NodeProto& node, const std::string& key) {
   for (const std::string& output : node.output) {
     auto value = values.find(output);
     if (value == values.end() || value->second->producer == nullptr) continue;
@@ -93,14 +93,14 @@ const Graph* body_of(const Values& values, const NodeProto& node, const std::str
   return nullptr;
 }
 
-void check_declared_types(const GraphProto& proto, const Graph& graph, std::vector<Problem>& problems) {
+void check_declared_types(const onnx_io::GraphProto& proto, const Graph& graph, std::vector<Problem>& problems) {
   Values values;
   for (const auto& v : graph.values()) values.emplace(v->name, v.get());
-  std::unordered_map<std::string_view, const NodeProto*> producers;
-  for (const NodeProto& node : proto.node) {
+  std::unordered_map<std::string_view, const onnx_io::NodeProto*> producers;
+  for (const onnx_io::NodeProto& node : proto.node) {
     for (const std::string& output : node.output) producers.emplace(output, &node);
   }
-  auto check = [&](const ValueInfoProto& info, const Type& type) {
+  auto check = [&](const onnx_io::ValueInfoProto& info, const Type& type) {
     const Type declared = declared_type(info);
     auto producer = producers.find(info.name);
     if (producer == producers.end() || !contradict(declared, type)) return;
@@ -108,12 +108,12 @@ void check_declared_types(const GraphProto& proto, const Graph& graph, std::vect
          brief(declared));
   };
   for (std::size_t i = 0; i < proto.output.size(); ++i) check(proto.output[i], graph.outputs.at(i)->type);
-  for (const ValueInfoProto& info : proto.value_info) {
+  for (const onnx_io::ValueInfoProto& info : proto.value_info) {
     auto value = values.find(info.name);
     if (value != values.end()) check(info, value->second->type);
   }
-  for (const NodeProto& node : proto.node) {
-    for (const AttributeProto& a : node.attribute) {
+  for (const onnx_io::NodeProto& node : proto.node) {
+    for (const onnx_io::AttributeProto& a : node.attribute) {
       const Graph* body = a.graphs.size() == 1 ? body_of(values, node, a.name) : nullptr;
       if (body != nullptr && body->outputs.size() == a.graphs.front()->output.size()) {
         check_declared_types(*a.graphs.front(), *body, problems);
@@ -124,12 +124,12 @@ void check_declared_types(const GraphProto& proto, const Graph& graph, std::vect
 
 }  // namespace
 
-std::vector<Problem> check_nodes(const ModelProto& model) { return Checker(model).run(model); }
+std::vector<Problem> check_nodes(const onnx_io::ModelProto& model) { return Checker(model).run(model); }
 
-std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph) {
+std::vector<Problem> check_declared_types(const onnx_io::GraphProto& proto, const Graph& graph) {
   std::vector<Problem> problems;
   check_declared_types(proto, graph, problems);
   return problems;
 }
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -9,14 +9,14 @@
 #include "graph/graph.hpp"
 #include "onnx_io/proto.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 
 /// All nodes that differ from the standard, those of subgraphs and functions among them; each is named once.
-std::vector<Problem> check_nodes(const ModelProto& model);
+std::vector<Problem> check_nodes(const onnx_io::ModelProto& model);
 
 /// Declared element types of outputs and inner values, in subgraphs too, against those that follow from the nodes.
 /// Wanted before dead nodes are removed, whose results may be declared as well. Declared extents are not compared:
 /// exporters leave stale ones behind, and nothing here relies on them.
-std::vector<Problem> check_declared_types(const GraphProto& proto, const Graph& graph);
+std::vector<Problem> check_declared_types(const onnx_io::GraphProto& proto, const Graph& graph);
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

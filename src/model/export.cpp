@@ -8,7 +8,7 @@
 #include "graph/op.hpp"
 #include "onnx_io/standard_operators.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 namespace {
 
 /// The oldest file format that may hold an opset, as the standard pairs them.
@@ -19,19 +19,19 @@ std::int64_t ir_version_for(std::int64_t opset) {
   return opset <= 27 ? 13 : 14;
 }
 
-AttributeProto make_attribute(const std::string& name, AttributeProto::Type type) {
-  AttributeProto a;
+onnx_io::AttributeProto make_attribute(const std::string& name, onnx_io::AttributeProto::Type type) {
+  onnx_io::AttributeProto a;
   a.name = name;
   a.type = type;
   return a;
 }
 
-AttributeProto attribute_proto(const std::string& name, const Attribute& attribute) {
-  using Kind = AttributeProto::Type;
+onnx_io::AttributeProto attribute_proto(const std::string& name, const Attribute& attribute) {
+  using Kind = onnx_io::AttributeProto::Type;
   return std::visit(
       [&](const auto& v) {
         using T = std::decay_t<decltype(v)>;
-        AttributeProto a = make_attribute(name, Kind::undefined);
+        onnx_io::AttributeProto a = make_attribute(name, Kind::undefined);
         if constexpr (std::is_same_v<T, std::int64_t>) {
           a.type = Kind::int_;
           a.i = v;
@@ -72,8 +72,8 @@ class Exporter {
  public:
   explicit Exporter(const ExportOptions& options) : options_(options), opset_(options.opset) {}
 
-  ModelProto run(const Graph& graph) {
-    ModelProto model;
+  onnx_io::ModelProto run(const Graph& graph) {
+    onnx_io::ModelProto model;
     for (const auto& v : graph.values()) {
       names_.emplace(v.get(), v->name);
       taken_.insert(v->name);
@@ -87,8 +87,8 @@ class Exporter {
   }
 
  private:
-  GraphProto write(const Graph& graph, bool is_main) {
-    GraphProto proto;
+  onnx_io::GraphProto write(const Graph& graph, bool is_main) {
+    onnx_io::GraphProto proto;
     proto.name = graph.name.empty() ? "graph" : graph.name;
     for (const Capture& c : graph.captures) names_[c.inner] = name(c.outer);
     std::set<const Value*> used(graph.outputs.begin(), graph.outputs.end());
@@ -98,7 +98,7 @@ class Exporter {
     for (const Value* v : graph.inputs) proto.input.push_back(info(v, name(v)));
     for (const auto& v : graph.values()) {
       if (v->constant && used.count(v.get()) != 0 && !is_captured(graph, v.get())) {
-        proto.initializer.push_back(onnx_io::to_proto(*v->constant, name(v.get())));
+        proto.initializer.push_back(to_proto(*v->constant, name(v.get())));
       }
     }
     for (const Node* node : graph.nodes()) proto.node.push_back(write(*node));
@@ -111,7 +111,7 @@ class Exporter {
     return std::any_of(graph.captures.begin(), graph.captures.end(), [&](const Capture& c) { return c.inner == v; });
   }
 
-  void add_outputs(const Graph& graph, bool is_main, GraphProto& proto) {
+  void add_outputs(const Graph& graph, bool is_main, onnx_io::GraphProto& proto) {
     std::set<std::string> seen;
     for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
       const Value* v = graph.outputs[i];
@@ -121,7 +121,7 @@ class Exporter {
       const bool is_own = wanted == name(v) && (is_main || v->producer != nullptr);
       if (!is_own || !seen.insert(wanted).second) {
         if (wanted == name(v)) wanted = unique(name(v) + "_out");
-        NodeProto identity;
+        onnx_io::NodeProto identity;
         identity.op_type = "Identity";
         identity.name = wanted + "/Identity";
         identity.input = {name(v)};
@@ -133,7 +133,7 @@ class Exporter {
     }
   }
 
-  void add_types(const Graph& graph, GraphProto& proto) {
+  void add_types(const Graph& graph, onnx_io::GraphProto& proto) {
     for (const Node* node : graph.nodes()) {
       for (const Value* v : node->outputs) {
         if (v == nullptr || v->type.kind == Type::Kind::unknown || graph.is_output(v)) continue;
@@ -142,8 +142,8 @@ class Exporter {
     }
   }
 
-  NodeProto write(const Node& node) {
-    NodeProto proto;
+  onnx_io::NodeProto write(const Node& node) {
+    onnx_io::NodeProto proto;
     proto.name = node.name;
     proto.op_type = node.op;
     proto.domain = node.domain;
@@ -156,8 +156,8 @@ class Exporter {
       proto.attribute.push_back(attribute_proto(key, attribute));
     }
     for (const auto& [key, graph] : node.subgraphs) {
-      AttributeProto a = make_attribute(key, AttributeProto::Type::graph);
-      a.graphs.push_back(std::make_shared<GraphProto>(write(*graph, false)));
+      onnx_io::AttributeProto a = make_attribute(key, onnx_io::AttributeProto::Type::graph);
+      a.graphs.push_back(std::make_shared<onnx_io::GraphProto>(write(*graph, false)));
       proto.attribute.push_back(std::move(a));
     }
     need_opset(node, proto);
@@ -166,7 +166,7 @@ class Exporter {
 
   /// The oldest version in which the node means what it means here (the youngest change that an adapter lifts over)
   /// and the standard has it so.
-  void need_opset(const Node& node, const NodeProto& proto) {
+  void need_opset(const Node& node, const onnx_io::NodeProto& proto) {
     if (node.opset != 0) {  // still as a file had it
       std::int64_t& known = node.domain.empty() ? opset_ : other_domains_[node.domain];
       known = std::max(known, node.opset);
@@ -179,7 +179,7 @@ class Exporter {
       return;
     }
     for (const Adapter* a : adapters_for(node.domain, node.op, 0)) opset_ = std::max<std::int64_t>(opset_, a->below);
-    opset_ = oldest_standard_opset(proto, element_types(node.inputs), element_types(node.outputs), opset_);
+    opset_ = onnx_io::oldest_standard_opset(proto, element_types(node.inputs), element_types(node.outputs), opset_);
   }
 
   static std::vector<DType> element_types(const std::vector<Value*>& values) {
@@ -200,10 +200,10 @@ class Exporter {
     return result;
   }
 
-  static ValueInfoProto info(const Value* v, const std::string& name) {
-    ValueInfoProto proto;
+  static onnx_io::ValueInfoProto info(const Value* v, const std::string& name) {
+    onnx_io::ValueInfoProto proto;
     proto.name = name;
-    proto.type = onnx_io::to_proto(v->type);
+    proto.type = to_proto(v->type);
     return proto;
   }
 
@@ -216,8 +216,8 @@ class Exporter {
 
 }  // namespace
 
-TensorProto to_proto(const Tensor& tensor, const std::string& name) {
-  TensorProto proto;
+onnx_io::TensorProto to_proto(const Tensor& tensor, const std::string& name) {
+  onnx_io::TensorProto proto;
   proto.name = name;
   proto.data_type = tensor.dtype();
   proto.dims = tensor.dims();
@@ -231,18 +231,18 @@ TensorProto to_proto(const Tensor& tensor, const std::string& name) {
   return proto;
 }
 
-TypeProto to_proto(const Type& type) {
-  TypeProto proto;
+onnx_io::TypeProto to_proto(const Type& type) {
+  onnx_io::TypeProto proto;
   switch (type.kind) {
     case Type::Kind::unknown:
       return proto;
     case Type::Kind::tensor:
-      proto.kind = TypeProto::Kind::tensor;
+      proto.kind = onnx_io::TypeProto::Kind::tensor;
       proto.elem_type = type.dtype;
       if (!type.shape) return proto;
       proto.shape.emplace();
       for (const Dim& d : *type.shape) {
-        DimProto dim;
+        onnx_io::DimProto dim;
         if (d.is_known()) {
           dim.value = d.value();
         } else {
@@ -253,13 +253,16 @@ TypeProto to_proto(const Type& type) {
       return proto;
     case Type::Kind::sequence:
     case Type::Kind::optional:
-      proto.kind = type.kind == Type::Kind::sequence ? TypeProto::Kind::sequence : TypeProto::Kind::optional;
-      proto.element = std::make_shared<TypeProto>(to_proto(*type.element));
+      proto.kind =
+          type.kind == Type::Kind::sequence ? onnx_io::TypeProto::Kind::sequence : onnx_io::TypeProto::Kind::optional;
+      proto.element = std::make_shared<onnx_io::TypeProto>(to_proto(*type.element));
       return proto;
   }
   return proto;
 }
 
-ModelProto export_graph(const Graph& graph, const ExportOptions& options) { return Exporter(options).run(graph); }
+onnx_io::ModelProto export_graph(const Graph& graph, const ExportOptions& options) {
+  return Exporter(options).run(graph);
+}
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -12,7 +12,7 @@
 #include "graph/graph.hpp"
 #include "onnx_io/proto.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 
 struct ExportOptions {
   std::int64_t opset = 18;                ///< of the default domain; raised to what the operators need
@@ -22,9 +22,9 @@ struct ExportOptions {
 };
 
 /// InternalBug when the graph holds what has no form in a file, unless it is only to be looked at.
-ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
+onnx_io::ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
 
-TensorProto to_proto(const Tensor& tensor, const std::string& name);
-TypeProto to_proto(const Type& type);
+onnx_io::TensorProto to_proto(const Tensor& tensor, const std::string& name);
+onnx_io::TypeProto to_proto(const Type& type);
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -55,7 +55,7 @@ void find_outputs(const onnx_io::GraphProto& proto, const GradientRequest& reque
     opened.outputs.push_back(v);
     opened.output_names.push_back(name);
     // What inference does not know of an output, the model may have stated.
-    if (v->type.is_tensor() && !v->type.shape) v->type.shape = onnx_io::to_type(proto.output[i].type, name).shape;
+    if (v->type.is_tensor() && !v->type.shape) v->type.shape = to_type(proto.output[i].type, name).shape;
   }
   if (opened.outputs.empty())
     note(opened, "outputs: got none that hold floats, expected at least one to differentiate");
@@ -70,9 +70,9 @@ Opened open(const onnx_io::ModelProto& model, const GradientRequest& request) {
   onnx_io::ModelProto copy = model;  // tensors share their data
   std::map<std::string, Tensor> freed;
   for (const onnx_io::TensorProto& t : move_to_inputs(copy.graph, request.wrt)) {
-    freed.emplace(t.name, onnx_io::to_tensor(t));
+    freed.emplace(t.name, to_tensor(t));
   }
-  onnx_io::Import import = onnx_io::import_model(copy);
+  Import import = import_model(copy);
   opened.problems = std::move(import.problems);
   if (!opened.problems.empty()) return opened;
   opened.graph = std::move(import.graph);
@@ -141,12 +141,12 @@ onnx_io::ModelProto gradient_model(const onnx_io::ModelProto& model, const Gradi
   }
   graph.remove_dead_nodes();
 
-  onnx_io::ExportOptions options;
+  ExportOptions options;
   options.opset = std::max<std::int64_t>(options.opset, opset_of(model));
   options.output_names = opened.output_names;
   for (const Value* gradient : gradients) options.output_names.push_back(gradient->name);
   remove_function_gradients(graph);
-  onnx_io::ModelProto result = onnx_io::export_graph(graph, options);
+  onnx_io::ModelProto result = export_graph(graph, options);
   result.domain = model.domain;
   return result;
 }

@@ -4,26 +4,27 @@
 #include <array>
 
 #include "gradient/reverse.hpp"
+#include "graph/op.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 namespace {
 
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 
 bool is_product(const Node& node) { return node.op == "VectorJacobianProduct" && node.domain == "backpass"; }
 
-const AttributeProto* attribute(const NodeProto& node, std::string_view name) {
+const onnx_io::AttributeProto* attribute(const onnx_io::NodeProto& node, std::string_view name) {
   auto it = std::find_if(node.attribute.begin(), node.attribute.end(), [&](const auto& a) { return a.name == name; });
   return it == node.attribute.end() ? nullptr : &*it;
 }
 
 }  // namespace
 
-bool is_gradient_node(const NodeProto& node) { return node.op_type == "Gradient" && node.domain == kDomain; }
+bool is_gradient_node(const onnx_io::NodeProto& node) { return node.op_type == "Gradient" && node.domain == kDomain; }
 
-std::string differentiated_name(const NodeProto& node) {
-  const AttributeProto* xs = attribute(node, "xs");
-  const AttributeProto* y = attribute(node, "y");
+std::string differentiated_name(const onnx_io::NodeProto& node) {
+  const onnx_io::AttributeProto* xs = attribute(node, "xs");
+  const onnx_io::AttributeProto* y = attribute(node, "y");
   if (xs == nullptr || y == nullptr) fail("[Gradient '", node.name, "'] attributes: expected xs and y");
   const bool fits = node.input.size() >= xs->strings.size() && node.output.size() <= xs->strings.size() &&
                     std::equal(xs->strings.begin(), xs->strings.end(), node.input.begin());
@@ -38,8 +39,8 @@ std::string differentiated_name(const NodeProto& node) {
 void replace_gradient_nodes(Graph& graph) {
   const std::vector<Node*> nodes = graph.nodes();
   for (Node* node : nodes) {
+    if (node->def == nullptr || !node->def->is_gradient_request) continue;
     const bool seeded = is_product(*node);
-    if (!seeded && (node->op != "Gradient" || node->domain != kDomain)) continue;
     const std::array<Value*, 1> seed = {seeded ? node->inputs.back() : nullptr};
     const std::array<Value*, 1> y = {seeded ? node->inputs[node->inputs.size() - 2] : node->inputs.back()};
     std::vector<Value*> xs(node->inputs.begin(),
@@ -53,4 +54,4 @@ void replace_gradient_nodes(Graph& graph) {
   }
 }
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

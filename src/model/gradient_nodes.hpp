@@ -11,16 +11,16 @@
 #include "graph/graph.hpp"
 #include "onnx_io/proto.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 
-bool is_gradient_node(const NodeProto& node);
+bool is_gradient_node(const onnx_io::NodeProto& node);
 
 /// Name of the value to be differentiated. InvalidInput unless the inputs begin with the tensors that xs names:
 /// derivatives are taken where the graph itself is evaluated.
-std::string differentiated_name(const NodeProto& node);
+std::string differentiated_name(const onnx_io::NodeProto& node);
 
 /// Replaces the requests in the main graph: Gradient nodes, whose last input is what they differentiate, and
 /// VectorJacobianProduct.
 void replace_gradient_nodes(Graph& graph);
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -14,7 +14,7 @@
 #include "ops/custom/custom_operator.hpp"
 #include "ops/custom/function_gradient.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 namespace {
 
 constexpr std::int64_t kMaxInlined = 1'000'000;  // nodes of a model that has functions
@@ -27,7 +27,7 @@ struct Session {
   Functions functions;
   std::vector<Problem> problems;
 
-  void note(Problem::Kind kind, std::string text, const NodeProto* node = nullptr) {
+  void note(Problem::Kind kind, std::string text, const onnx_io::NodeProto* node = nullptr) {
     problems.push_back({kind, node ? node->name : "", node ? node->op_type : "", std::move(text)});
   }
 };
@@ -68,13 +68,15 @@ class Scope {
 
 /// A function being inlined: its parameters' values, and who called it.
 struct Call {
-  const FunctionProto* function = nullptr;
-  const NodeProto* caller = nullptr;
+  const onnx_io::FunctionProto* function = nullptr;
+  const onnx_io::NodeProto* caller = nullptr;
   const Call* outer = nullptr;
   std::string prefix;
 
   std::size_t depth() const { return outer == nullptr ? 1 : outer->depth() + 1; }
-  bool contains(const FunctionProto* f) const { return function == f || (outer != nullptr && outer->contains(f)); }
+  bool contains(const onnx_io::FunctionProto* f) const {
+    return function == f || (outer != nullptr && outer->contains(f));
+  }
 };
 
 class Importer {
@@ -82,13 +84,13 @@ class Importer {
   Importer(Session& session, const Opsets& opsets, const Call* call = nullptr)
       : session_(session), opsets_(opsets), call_(call) {}
 
-  void build_graph(const GraphProto& proto, Graph& graph, Scope& scope) {
+  void build_graph(const onnx_io::GraphProto& proto, Graph& graph, Scope& scope) {
     graph.name = proto.name;
     add_initializers(proto, scope);
-    for (const ValueInfoProto& info : proto.input) add_input(info, scope);
+    for (const onnx_io::ValueInfoProto& info : proto.input) add_input(info, scope);
     add_nodes(proto.node, scope);
-    for (const ValueInfoProto& info : proto.value_info) believe(info, scope);
-    for (const ValueInfoProto& info : proto.output) {
+    for (const onnx_io::ValueInfoProto& info : proto.value_info) believe(info, scope);
+    for (const onnx_io::ValueInfoProto& info : proto.output) {
       Value* v = scope.find(info.name);
       if (v == nullptr) {
         session_.note(Problem::Kind::invalid, concat("graph '", proto.name, "' output '", info.name,
@@ -101,26 +103,26 @@ class Importer {
     graph.sort_topologically();
   }
 
-  void add_nodes(const std::vector<NodeProto>& nodes, Scope& scope) {
-    for (const NodeProto& node : nodes) define_outputs(node, scope);
-    for (const NodeProto& node : nodes) add_node(node, scope);
+  void add_nodes(const std::vector<onnx_io::NodeProto>& nodes, Scope& scope) {
+    for (const onnx_io::NodeProto& node : nodes) define_outputs(node, scope);
+    for (const onnx_io::NodeProto& node : nodes) add_node(node, scope);
   }
 
  private:
   std::string local(const std::string& name) const { return call_ == nullptr ? name : call_->prefix + name; }
 
-  void add_initializers(const GraphProto& proto, Scope& scope) {
+  void add_initializers(const onnx_io::GraphProto& proto, Scope& scope) {
     auto add = [&](const std::string& name, Tensor tensor) {
       Value* v = scope.graph().add_constant(name, std::move(tensor));
       if (!scope.define(name, v)) {
         session_.note(Problem::Kind::invalid, concat("initializer '", name, "' is defined twice"));
       }
     };
-    for (const TensorProto& t : proto.initializer) add(t.name, to_tensor(t));
-    for (const SparseTensorProto& t : proto.sparse_initializer) add(t.values.name, to_dense(t));
+    for (const onnx_io::TensorProto& t : proto.initializer) add(t.name, to_tensor(t));
+    for (const onnx_io::SparseTensorProto& t : proto.sparse_initializer) add(t.values.name, to_dense(t));
   }
 
-  void add_input(const ValueInfoProto& info, Scope& scope) {
+  void add_input(const onnx_io::ValueInfoProto& info, Scope& scope) {
     const Value* initializer = scope.find_local(info.name);
     if (initializer != nullptr && initializer->constant)
       return;  // an initializer that is also listed as input (always so before IR 4) stays a constant
@@ -133,14 +135,14 @@ class Importer {
 
   /// Declared types of inner values are not needed, but for the operators whose inputs do not tell how large the output
   /// is. Their kernels check whatever the file says.
-  void believe(const ValueInfoProto& info, const Scope& scope) {
+  void believe(const onnx_io::ValueInfoProto& info, const Scope& scope) {
     Value* v = scope.find_local(info.name);
     if (v == nullptr || v->producer == nullptr || v->type.kind != Type::Kind::unknown) return;
     const std::string& op = v->producer->op;
     if (op == "MaxPoolGrad" || op == "AveragePoolGrad") v->type = to_type(info.type, info.name);
   }
 
-  void define_outputs(const NodeProto& node, Scope& scope) {
+  void define_outputs(const onnx_io::NodeProto& node, Scope& scope) {
     for (const std::string& name : node.output) {
       if (name.empty() || outputs_.count(&name) != 0) continue;
       Value* bound = bound_output(name);
@@ -161,7 +163,7 @@ class Importer {
     return it == bound_outputs_.end() ? nullptr : it->second;
   }
 
-  void add_node(const NodeProto& proto, Scope& scope) {
+  void add_node(const onnx_io::NodeProto& proto, Scope& scope) {
     std::vector<Value*> inputs;
     for (const std::string& name : proto.input) {
       Value* v = name.empty() ? nullptr : scope.find(name);
@@ -194,10 +196,12 @@ class Importer {
     Node* node = scope.graph().add_node(proto.op_type, std::move(inputs), std::move(outputs),
                                         local(proto.name.empty() ? first_output(proto) : proto.name), proto.domain);
     node->opset = opset_of(proto);
-    for (const AttributeProto& a : proto.attribute) add_attribute(a, *node, scope);
+    for (const onnx_io::AttributeProto& a : proto.attribute) add_attribute(a, *node, scope);
   }
 
-  static std::string first_output(const NodeProto& proto) { return proto.output.empty() ? "" : proto.output.front(); }
+  static std::string first_output(const onnx_io::NodeProto& proto) {
+    return proto.output.empty() ? "" : proto.output.front();
+  }
 
   bool is_omitted_parameter(const std::string& name) const {
     if (call_ == nullptr) return false;
@@ -205,7 +209,7 @@ class Importer {
     return std::find(parameters.begin(), parameters.end(), name) != parameters.end();
   }
 
-  std::int64_t opset_of(const NodeProto& proto) {
+  std::int64_t opset_of(const onnx_io::NodeProto& proto) {
     auto it = opsets_.find(proto.domain);
     if (it != opsets_.end()) return it->second;
     session_.note(Problem::Kind::invalid,
@@ -215,15 +219,15 @@ class Importer {
     return 1;
   }
 
-  void inline_function(const FunctionProto& function, const NodeProto& caller, const std::vector<Value*>& inputs,
-                       const std::vector<Value*>& outputs, Scope& scope) {
+  void inline_function(const onnx_io::FunctionProto& function, const onnx_io::NodeProto& caller,
+                       const std::vector<Value*>& inputs, const std::vector<Value*>& outputs, Scope& scope) {
     if (call_ != nullptr && (call_->contains(&function) || call_->depth() >= kMaxCallDepth)) {
       fail("function '", function.domain, ".", function.name, "' calls itself or nests more than ", kMaxCallDepth,
            " deep; ONNX functions may not recurse");
     }
     Call call{&function, &caller, call_, local(caller.name.empty() ? function.name : caller.name) + "/"};
     Opsets opsets = opsets_;
-    for (const OpsetId& id : function.opset_import) opsets[id.domain] = id.version;
+    for (const onnx_io::OpsetId& id : function.opset_import) opsets[id.domain] = id.version;
     Importer inner(session_, opsets, &call);
     Scope body(scope.graph(), nullptr);
     for (std::size_t i = 0; i < function.input.size(); ++i) {
@@ -248,8 +252,8 @@ class Importer {
   }
 
   /// A function that users differentiate by a rule of their own.
-  void inline_with_gradient(const FunctionProto& function, const NodeProto& caller, const std::vector<Value*>& inputs,
-                            const std::vector<Value*>& outputs, Scope& scope) {
+  void inline_with_gradient(const onnx_io::FunctionProto& function, const onnx_io::NodeProto& caller,
+                            const std::vector<Value*>& inputs, const std::vector<Value*>& outputs, Scope& scope) {
     std::vector<Value*> results;
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       results.push_back(outputs[k] == nullptr ? nullptr : scope.graph().add_value(outputs[k]->name + "/result"));
@@ -257,30 +261,30 @@ class Importer {
     inline_function(function, caller, inputs, results, scope);
     Node* node = add_function_gradient(scope.graph(), results, inputs, outputs, {caller.domain, caller.op_type},
                                        local(caller.name.empty() ? first_output(caller) : caller.name));
-    for (const AttributeProto& a : caller.attribute) add_attribute(a, *node, scope);
+    for (const onnx_io::AttributeProto& a : caller.attribute) add_attribute(a, *node, scope);
   }
 
   /// Inside a function, an attribute may stand for the caller's attribute of another name.
-  const AttributeProto* resolve(const AttributeProto& a) const {
+  const onnx_io::AttributeProto* resolve(const onnx_io::AttributeProto& a) const {
     if (a.ref_attr_name.empty() || call_ == nullptr) return &a;
-    for (const AttributeProto& given : call_->caller->attribute) {
+    for (const onnx_io::AttributeProto& given : call_->caller->attribute) {
       if (given.name == a.ref_attr_name) return caller_importer_->resolve(given);
     }
-    for (const AttributeProto& given : call_->function->attribute_proto) {
+    for (const onnx_io::AttributeProto& given : call_->function->attribute_proto) {
       if (given.name == a.ref_attr_name) return &given;
     }
     return nullptr;  // the parameter was not given: the attribute is absent too
   }
 
-  void add_attribute(const AttributeProto& proto, Node& node, Scope& scope) {
-    const AttributeProto* a = resolve(proto);
+  void add_attribute(const onnx_io::AttributeProto& proto, Node& node, Scope& scope) {
+    const onnx_io::AttributeProto* a = resolve(proto);
     if (a == nullptr) return;
     auto has_name = [&](const auto& subgraph) { return subgraph.first == proto.name; };
     if (node.has_attribute(proto.name) || std::any_of(node.subgraphs.begin(), node.subgraphs.end(), has_name)) {
       session_.note(Problem::Kind::invalid, concat(node.label(), " attribute '", proto.name, "' is given twice"));
       return;
     }
-    using T = AttributeProto::Type;
+    using T = onnx_io::AttributeProto::Type;
     auto set = [&](Attribute value) { node.attributes.emplace(proto.name, std::move(value)); };
     switch (a->type) {
       case T::float_:
@@ -299,7 +303,7 @@ class Importer {
         return set(to_tensor(a->tensors.at(0)));
       case T::tensors: {
         std::vector<Tensor> tensors;
-        for (const TensorProto& t : a->tensors) tensors.push_back(to_tensor(t));
+        for (const onnx_io::TensorProto& t : a->tensors) tensors.push_back(to_tensor(t));
         return set(std::move(tensors));
       }
       case T::sparse_tensor:
@@ -317,7 +321,7 @@ class Importer {
     }
   }
 
-  void add_subgraph(const std::string& key, const GraphProto& proto, Node& node, Scope& scope) {
+  void add_subgraph(const std::string& key, const onnx_io::GraphProto& proto, Node& node, Scope& scope) {
     auto graph = std::make_unique<Graph>();
     graph->parent = &scope.graph();
     Scope inner(*graph, &scope);
@@ -338,9 +342,9 @@ class Importer {
   std::map<std::string, Value*> bound_outputs_;
 };
 
-Opsets read_opsets(const ModelProto& model, Session& session) {
+Opsets read_opsets(const onnx_io::ModelProto& model, Session& session) {
   Opsets opsets;
-  for (const OpsetId& id : model.opset_import) {
+  for (const onnx_io::OpsetId& id : model.opset_import) {
     auto [it, added] = opsets.emplace(id.domain, id.version);
     if (!added && it->second != id.version) {
       session.note(Problem::Kind::invalid, concat("opset_import names domain '", id.domain, "' twice: versions ",
@@ -356,7 +360,7 @@ Opsets read_opsets(const ModelProto& model, Session& session) {
   return opsets;
 }
 
-void check_size(const ModelProto& model, const Functions& functions) {
+void check_size(const onnx_io::ModelProto& model, const Functions& functions) {
   if (functions.empty() || inlined_size(model.graph, functions, kMaxInlined) <= kMaxInlined) return;
   fail("number of nodes once functions are inlined: got more than ", kMaxInlined, ", expected at most that many");
 }
@@ -370,9 +374,9 @@ void append(std::vector<Problem>& problems, std::vector<Problem> more) {
 }
 
 /// In the order of the nodes they are about, what is about none of the graph's own nodes first.
-void sort_by_node(std::vector<Problem>& problems, const GraphProto& graph) {
+void sort_by_node(std::vector<Problem>& problems, const onnx_io::GraphProto& graph) {
   std::unordered_map<std::string_view, std::size_t> places;
-  for (const NodeProto& node : graph.node) {
+  for (const onnx_io::NodeProto& node : graph.node) {
     places.emplace(node.name.empty() && !node.output.empty() ? node.output.front() : node.name, places.size() + 1);
   }
   auto place = [&](const Problem& p) {
@@ -385,11 +389,11 @@ void sort_by_node(std::vector<Problem>& problems, const GraphProto& graph) {
 
 }  // namespace
 
-Import import_model(const ModelProto& model) {
+Import import_model(const onnx_io::ModelProto& model) {
   Import result;
   Session session;
   Opsets opsets = read_opsets(model, session);
-  for (const FunctionProto& f : model.functions) {
+  for (const onnx_io::FunctionProto& f : model.functions) {
     if (!session.functions.emplace(FunctionKey{f.domain, f.name, f.overload}, &f).second) {
       session.note(Problem::Kind::invalid, concat("function '", f.domain, ".", f.name, "' is defined twice"));
     }
@@ -426,8 +430,8 @@ Import import_model(const ModelProto& model) {
   return result;
 }
 
-std::unique_ptr<Graph> import_as_written(const ModelProto& model) {
-  for (const NodeProto& node : model.graph.node) {
+std::unique_ptr<Graph> import_as_written(const onnx_io::ModelProto& model) {
+  for (const onnx_io::NodeProto& node : model.graph.node) {
     // It names a value that it differentiates in an attribute, out of reach for whoever renames values.
     if (is_gradient_node(node)) fail<Unsupported>("[Gradient '", node.name, "'] cannot be kept as it is written");
   }
@@ -440,4 +444,4 @@ std::unique_ptr<Graph> import_as_written(const ModelProto& model) {
   return graph;
 }
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -4,7 +4,7 @@
 
 #include "model/import.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 namespace {
 
 constexpr std::int64_t kMaxDenseElements = std::int64_t{1} << 31;
@@ -21,7 +21,7 @@ std::size_t alignment_of(DType dtype) {
 
 }  // namespace
 
-Tensor to_tensor(const TensorProto& proto) {
+Tensor to_tensor(const onnx_io::TensorProto& proto) {
   if (proto.data_type == DType::string) {
     Tensor t(DType::string, proto.dims);
     if (t.size() != static_cast<std::int64_t>(proto.string_data.size())) {
@@ -42,7 +42,7 @@ Tensor to_tensor(const TensorProto& proto) {
   return t;
 }
 
-Tensor to_dense(const SparseTensorProto& proto) {
+Tensor to_dense(const onnx_io::SparseTensorProto& proto) {
   Tensor values = to_tensor(proto.values);
   const std::string& name = proto.values.name;
   if (element_count(proto.dims) > kMaxDenseElements) fail("sparse tensor '", name, "' is too large to be made dense");
@@ -76,14 +76,14 @@ Tensor to_dense(const SparseTensorProto& proto) {
   return dense;
 }
 
-Type to_type(const TypeProto& proto, const std::string& name) {
+Type to_type(const onnx_io::TypeProto& proto, const std::string& name) {
   switch (proto.kind) {
-    case TypeProto::Kind::tensor:
-    case TypeProto::Kind::sparse_tensor: {
+    case onnx_io::TypeProto::Kind::tensor:
+    case onnx_io::TypeProto::Kind::sparse_tensor: {
       if (!proto.shape) return Type::tensor(proto.elem_type);
       Shape shape;
       for (std::size_t i = 0; i < proto.shape->size(); ++i) {
-        const DimProto& d = (*proto.shape)[i];
+        const onnx_io::DimProto& d = (*proto.shape)[i];
         if (d.value && *d.value >= 0) {
           shape.emplace_back(*d.value);
         } else {
@@ -92,17 +92,17 @@ Type to_type(const TypeProto& proto, const std::string& name) {
       }
       return Type::tensor(proto.elem_type, std::move(shape));
     }
-    case TypeProto::Kind::sequence:
+    case onnx_io::TypeProto::Kind::sequence:
       return Type::sequence(proto.element ? to_type(*proto.element, name) : Type{});
-    case TypeProto::Kind::optional:
+    case onnx_io::TypeProto::Kind::optional:
       return Type::optional(proto.element ? to_type(*proto.element, name) : Type{});
-    case TypeProto::Kind::map:
-    case TypeProto::Kind::opaque:
+    case onnx_io::TypeProto::Kind::map:
+    case onnx_io::TypeProto::Kind::opaque:
       fail<Unsupported>("value '", name, "' has a map or opaque type");
-    case TypeProto::Kind::none:
+    case onnx_io::TypeProto::Kind::none:
       break;
   }
   return {};
 }
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -4,9 +4,9 @@
 #include "backpass/tensor.hpp"
 #include "onnx_io/proto.hpp"
 
-namespace backpass::onnx_io {
+namespace backpass {
 
 /// All elements of a sparse tensor, zeros included. Indices are checked; at most 2^31 elements.
-Tensor to_dense(const SparseTensorProto& proto);
+Tensor to_dense(const onnx_io::SparseTensorProto& proto);
 
-}  // namespace backpass::onnx_io
+}  // namespace backpass

@@ -16,7 +16,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 onnx_io::ValueInfoProto info_of(const onnx_io::TensorProto& tensor) {
   onnx_io::ValueInfoProto info;
   info.name = tensor.name;
-  info.type = onnx_io::to_proto(Type::tensor(tensor.data_type, to_shape(tensor.dims)));
+  info.type = to_proto(Type::tensor(tensor.data_type, to_shape(tensor.dims)));
   return info;
 }
 

@@ -58,7 +58,7 @@ void set_outputs(onnx_io::GraphProto& graph, const Names& names) {
 }
 
 std::unique_ptr<Graph> import_or_throw(const onnx_io::ModelProto& model) {
-  onnx_io::Import import = onnx_io::import_model(model);
+  Import import = import_model(model);
   throw_if_any(import.problems);
   return std::move(import.graph);
 }
@@ -146,10 +146,10 @@ class Assembly {
 
 onnx_io::ModelProto training_model(const onnx_io::ModelProto& moved, const TrainingRequest& request) {
   std::unique_ptr<Graph> graph = import_or_throw(moved);
-  onnx_io::ExportOptions options;
+  ExportOptions options;
   options.opset = std::max<std::int64_t>(options.opset, opset_of(moved));
   options.output_names = Assembly(*graph, request).run();
-  onnx_io::ModelProto model = onnx_io::export_graph(*graph, options);
+  onnx_io::ModelProto model = export_graph(*graph, options);
   model.domain = moved.domain;
   model.graph.name = moved.graph.name;
   return model;
@@ -160,7 +160,7 @@ onnx_io::ModelProto eval_model(onnx_io::ModelProto model) {
   make_inference_form(model);
   std::unique_ptr<Graph> graph = import_or_throw(model);
   for (std::size_t i = 0; i < model.graph.output.size(); ++i) {
-    model.graph.output[i].type = onnx_io::to_proto(graph->outputs[i]->type);
+    model.graph.output[i].type = to_proto(graph->outputs[i]->type);
   }
   return model;
 }

@@ -34,7 +34,7 @@ struct InferenceSession::Impl {
   Impl(const onnx_io::ModelProto& model, const SessionOptions& o)
       : options(checked(o)), passes({o.disabled_passes, o.verify_passes}) {
     CallScope call(options);
-    onnx_io::Import import = onnx_io::import_model(model);
+    Import import = import_model(model);
     throw_if_any(import.problems);
     graph = std::move(import.graph);
     for (const Value* v : graph->inputs) inputs.push_back(describe(*v));
@@ -156,7 +156,7 @@ namespace {
 template <class Read>
 std::vector<Problem> check_model(Read&& read) {
   try {
-    return onnx_io::import_model(read()).problems;
+    return import_model(read()).problems;
   } catch (const Unsupported& e) {
     return {{Problem::Kind::unsupported, "", "", e.what()}};
   } catch (const InvalidInput& e) {

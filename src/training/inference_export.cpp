@@ -57,10 +57,10 @@ void set_output_types(onnx_io::ModelProto& model, std::span<const std::string> o
     model.graph.output.emplace_back();
     model.graph.output.back().name = name;
   }
-  onnx_io::Import import = onnx_io::import_model(model);
+  Import import = import_model(model);
   throw_if_any(import.problems);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    model.graph.output[i].type = onnx_io::to_proto(import.graph->outputs[i]->type);
+    model.graph.output[i].type = to_proto(import.graph->outputs[i]->type);
   }
 }
 
@@ -75,7 +75,7 @@ onnx_io::ModelProto inference_model(const onnx_io::ModelProto& eval, const Check
   NameSet needed = keep_needed(model.graph.node, outputs);
   std::erase_if(model.graph.initializer, [&](const auto& t) { return needed.count(t.name) == 0; });
   for (const Parameter& p : state.parameters()) {
-    if (needed.count(p.name) != 0) model.graph.initializer.push_back(onnx_io::to_proto(p.tensor, p.name));
+    if (needed.count(p.name) != 0) model.graph.initializer.push_back(to_proto(p.tensor, p.name));
   }
   std::erase_if(model.graph.input,
                 [&](const auto& input) { return needed.count(input.name) == 0 || state.has_parameter(input.name); });

@@ -52,7 +52,7 @@ struct Imported {
 
 Imported import(const onnx_io::ModelProto& model, const SessionOptions& options) {
   CallScope call(checked(options));
-  onnx_io::Import result = onnx_io::import_model(model);
+  Import result = import_model(model);
   throw_if_any(result.problems);
   return {std::move(result.graph), opset_of(model)};
 }
@@ -146,10 +146,10 @@ struct ModuleSession::Impl {
   }
 
   std::string written(const Graph& graph, bool to_look_at) const {
-    onnx_io::ExportOptions how;
+    ExportOptions how;
     how.opset = std::max<std::int64_t>(how.opset, opset);
     how.to_look_at = to_look_at;
-    return onnx_io::write_model(onnx_io::export_graph(graph, how));
+    return onnx_io::write_model(export_graph(graph, how));
   }
 
   Mask expectation() {
@@ -176,12 +176,10 @@ struct ModuleSession::Impl {
 
   RandomRun run_for(std::optional<std::uint64_t> seed) { return seed ? RandomRun{*seed, 0} : random.next(); }
 
-  Mask given(std::span<const RuntimeValue> seeds) const {
-    Mask mask(outputs.size());
-    for (std::size_t k = 0; k < mask.size() && k < seeds.size(); ++k) {
-      mask[k] = seeds[k].is_tensor() && differentiable[k];
-    }
-    return mask;
+  Mask given(Mask arrived) const {
+    arrived.resize(outputs.size());
+    for (std::size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && differentiable[k];
+    return arrived;
   }
 
   static bool goes_on(const Pending& pending, const Mask& mask) {
@@ -244,7 +242,9 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
                                                   std::span<const RuntimeValue> seeds) {
   const std::size_t count = impl_->outputs.size();
   if (seeds.size() != count) fail("gradients of outputs: got ", seeds.size(), ", expected one per output, ", count);
-  const Mask given = impl_->given(seeds);
+  Mask arrived;
+  for (const RuntimeValue& seed : seeds) arrived.push_back(seed.is_tensor());
+  const Mask given = impl_->given(std::move(arrived));
   for (std::size_t k = 0; k < count; ++k) {
     const Value& output = *impl_->plain->outputs[k];
     const Tensor& seed = seeds[k].tensor;
@@ -269,8 +269,8 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   return gradients;
 }
 
-bool ModuleSession::repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const {
-  return !Impl::goes_on(pending, impl_->given(seeds));
+bool ModuleSession::repeats(const Pending& pending, std::vector<bool> arrived) const {
+  return !Impl::goes_on(pending, impl_->given(std::move(arrived)));
 }
 
 std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::read_by_backward() {

@@ -52,8 +52,8 @@ class ModuleSession {
   /// Called again with the same pass, it repeats that first.
   std::vector<RuntimeValue> backward(std::shared_ptr<Pending> pending, std::span<const RuntimeValue> seeds);
   /// Whether backward() would have to repeat the forward pass, and so read inputs again that it needs no more
-  /// otherwise.
-  bool repeats(const Pending& pending, std::span<const RuntimeValue> seeds) const;
+  /// otherwise. `arrived`: of each output, whether there is a gradient.
+  bool repeats(const Pending& pending, std::vector<bool> arrived) const;
   /// Inputs and outputs whose contents backward() reads where they are, should gradients arrive as expected: those that
   /// must stay as they are.
   std::pair<std::vector<std::size_t>, std::vector<std::size_t>> read_by_backward();

@@ -141,7 +141,7 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
     : impl_(std::make_unique<Impl>()) {
   impl_->options = checked(options);
   CallScope call(options);
-  onnx_io::Import import = onnx_io::import_model(model);
+  Import import = import_model(model);
   throw_if_any(import.problems);
   impl_->graph = std::move(import.graph);
   Graph& graph = *impl_->graph;

@@ -39,7 +39,7 @@ std::vector<const OpDef*> unary_tile_operators() {
 
 /// Every unary operator as it is, and those that become unary by attributes or constants.
 std::vector<Activation> activations() {
-  const std::set<std::string_view> no_function{"IsNaN", "IsInf",  // give bool
+  const std::set<std::string_view> no_function{"IsNaN", "IsInf", "IsFinite",  // give bool
                                                "Max",   "Min",   "Sum",
                                                "Mean",  "Clip"};  // of one input: the input itself
   std::vector<Activation> all;

@@ -50,7 +50,7 @@ TEST(ModuleSession, BackwardByHand) {
     Values outputs;
     auto pending = session.forward(feeds(), outputs);
     EXPECT_EQ(numbers_in(outputs[0].tensor), Floats{6.25F});
-    EXPECT_FALSE(session.repeats(*pending, Values{kOne, {}}));  // gradients of a scalar are what is expected
+    EXPECT_FALSE(session.repeats(*pending, {true, false}));  // gradients of a scalar are what is expected
     const Values gradients = session.backward(pending, Values{kOne, {}});
     EXPECT_EQ(numbers_in(gradients[0].tensor), (Floats{10, -4.5F}));
     EXPECT_EQ(numbers_in(gradients[1].tensor), Floats{3});
@@ -63,12 +63,12 @@ TEST(ModuleSession, SeedsForOtherOutputsRepeatThePass) {
   const Tensor seed = floats({2, 1}, {1, 10});
   Values outputs;
   auto pending = session.forward(feeds(), outputs);
-  EXPECT_TRUE(session.repeats(*pending, Values{{}, seed}));
+  EXPECT_TRUE(session.repeats(*pending, {false, true}));
   Values gradients = session.backward(pending, Values{{}, seed});
   EXPECT_EQ(numbers_in(gradients[0].tensor), (Floats{31, -8}));
   EXPECT_EQ(numbers_in(gradients[1].tensor), Floats{11});
   pending = session.forward(feeds(), outputs);
-  EXPECT_FALSE(session.repeats(*pending, Values{{}, seed}));  // expected from then on
+  EXPECT_FALSE(session.repeats(*pending, {false, true}));  // expected from then on
   gradients = session.backward(pending, Values{kOne, seed});
   EXPECT_EQ(numbers_in(gradients[0].tensor), (Floats{41, -12.5F}));
 }

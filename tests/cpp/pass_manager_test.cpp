@@ -169,7 +169,7 @@ TEST(PassManager, BodiesOfControlFlowAreRewritten) {
 
 TEST(PassManager, SessionsOfCTakeNames) {
   const std::filesystem::path path = std::filesystem::temp_directory_path() / "pass_manager_test.onnx";
-  const std::string bytes = onnx_io::write_model(onnx_io::export_graph(*chain()));
+  const std::string bytes = onnx_io::write_model(export_graph(*chain()));
   std::ofstream(path, std::ios::binary) << bytes;
   BpSessionOptions options = {};
   BpSession* session = nullptr;

@@ -13,6 +13,11 @@ from test_gradients import EVERYDAY_CASES, ROWS, further_floats, judged_in
 from test_ops import DRAWN
 
 
+def is_ours(s: Any) -> bool:
+    """An operator of the engine's own that torch judges: who knows ONNX alone is not asked about it."""
+    return s.item.row.domain == "backpass" and not gradient_check.torch_unable(s)
+
+
 class Census:
     """Asks every judge about every case it would be shown on an everyday run, whichever tests are run now."""
 
@@ -26,9 +31,11 @@ class Census:
         for row in ROWS:
             for s in gradient_check.chosen(row, judged_in(row), EVERYDAY_CASES):
                 self._note("torch", gradient_check.torch_unable(s), row)
-                self._note("onnx's checker", gradient_check.checker_unable(s), row)
+                if not is_ours(s):
+                    self._note("onnx's checker", gradient_check.checker_unable(s), row)
             for s in gradient_check.chosen(row, "float32", EVERYDAY_CASES // 2):
-                self._note("onnxruntime", gradient_check.onnxruntime_unable(s), row)
+                if not is_ours(s):
+                    self._note("onnxruntime", gradient_check.onnxruntime_unable(s), row)
 
     def _note(self, judge: str, reason: str, row: op_case.Row, cases: int = 1) -> None:
         if not reason or not cases:

@@ -7,8 +7,8 @@ these and one of Backpass's own errors at once, so that either name catches it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from backpass import _core
@@ -58,72 +58,47 @@ class EPFail(Exception):  # noqa: N818
     """Not raised here: there is one provider."""
 
 
-class _MissingFile(_core.InvalidInput, NoSuchFile):
-    pass
+# One of the engine's errors and of those above at once.
+_MissingFile = type("_MissingFile", (_core.InvalidInput, NoSuchFile), {})
+_DamagedFile = type("_DamagedFile", (_core.InvalidInput, InvalidProtobuf), {})
+_IllegalModel = type("_IllegalModel", (_core.InvalidInput, InvalidGraph, Fail), {})
+_UnsupportedModel = type("_UnsupportedModel", (_core.Unsupported, NotImplemented, Fail), {})
+_FeedError = type("_FeedError", (_core.InvalidInput, InvalidArgument, ValueError), {})
+_FailedRun = type("_FailedRun", (_core.InvalidInput, RuntimeException, InvalidArgument, Fail), {})
+_Stopped = type("_Stopped", (_core.Cancelled, Fail), {})
+_Bug = type("_Bug", (_core.InternalBug, RuntimeException, Fail), {})
+_NAMED = {_core.Unsupported: _UnsupportedModel, _core.Cancelled: _Stopped, _core.InternalBug: _Bug}
 
 
-class _DamagedFile(_core.InvalidInput, InvalidProtobuf):
-    pass
-
-
-class _IllegalModel(_core.InvalidInput, InvalidGraph, Fail):
-    pass
-
-
-class _UnsupportedModel(_core.Unsupported, NotImplemented, Fail):
-    pass
-
-
-class _FeedError(_core.InvalidInput, InvalidArgument, ValueError):
-    pass
-
-
-class _FailedRun(_core.InvalidInput, RuntimeException, InvalidArgument, Fail):
-    pass
-
-
-class _Stopped(_core.Cancelled, Fail):
-    pass
-
-
-class _Bug(_core.InternalBug, RuntimeException, Fail):
-    pass
+@contextmanager
+def _named(invalid: Callable[[str], type]) -> Iterator[None]:
+    """Gives the engine's errors their names here; ``invalid`` tells by its message which one an InvalidInput gets."""
+    try:
+        yield
+    except _core.InvalidInput as error:
+        raise invalid(str(error))(str(error)) from error
+    except tuple(_NAMED) as error:
+        kind = next(kind for base, kind in _NAMED.items() if isinstance(error, base))
+        raise kind(str(error)) from error
 
 
 @contextmanager
 def loading(model: Any) -> Iterator[None]:
     """What goes wrong inside is about loading this model."""
     try:
-        yield
+        with _named(lambda text: _load_error(model, text)):
+            yield
     except FileNotFoundError as error:
         raise _MissingFile(str(error)) from error
-    except _core.InvalidInput as error:
-        raise _load_error(model, str(error))(str(error)) from error
-    except _core.Unsupported as error:
-        raise _UnsupportedModel(str(error)) from error
-    except _core.Cancelled as error:
-        raise _Stopped(str(error)) from error
-    except _core.InternalBug as error:
-        raise _Bug(str(error)) from error
 
 
-def _load_error(model: Any, text: str) -> type[_core.InvalidInput]:
+def _load_error(model: Any, text: str) -> type:
     if isinstance(model, str | os.PathLike) and not os.path.exists(model):
         return _MissingFile
     is_damaged = any(part in text for part in ("damaged", "not an ONNX model", "not a regular file"))
     return _DamagedFile if is_damaged else _IllegalModel
 
 
-@contextmanager
-def running() -> Iterator[None]:
+def running() -> AbstractContextManager[None]:
     """What goes wrong inside is about running a model; messages about a node open with its label."""
-    try:
-        yield
-    except _core.InvalidInput as error:
-        raise (_FailedRun if str(error).startswith("[") else _FeedError)(str(error)) from error
-    except _core.Unsupported as error:
-        raise _UnsupportedModel(str(error)) from error
-    except _core.Cancelled as error:
-        raise _Stopped(str(error)) from error
-    except _core.InternalBug as error:
-        raise _Bug(str(error)) from error
+    return _named(lambda text: _FailedRun if text.startswith("[") else _FeedError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -36,56 +37,33 @@ class ExecutionOrder(IntEnum):
     MEMORY_EFFICIENT = 2
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)  # slots: other names are errors, as in the original
 class SessionOptions:
     """Settings of a session.
 
     Threads, profiling, the optimization level, fixed dimensions and initializers have an effect; the rest is kept.
     """
 
-    __slots__ = (
-        "_entries",
-        "denotations",
-        "dimensions",
-        "enable_cpu_mem_arena",
-        "enable_mem_pattern",
-        "enable_mem_reuse",
-        "enable_profiling",
-        "execution_mode",
-        "execution_order",
-        "graph_optimization_level",
-        "initializers",
-        "inter_op_num_threads",
-        "intra_op_num_threads",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "optimized_model_filepath",
-        "profile_file_prefix",
-        "use_deterministic_compute",
-        "use_per_session_threads",
-    )  # a name that is none of these is an error, as in the original
-
-    def __init__(self) -> None:
-        self.enable_cpu_mem_arena = True
-        self.enable_mem_pattern = True
-        self.enable_mem_reuse = True
-        self.enable_profiling = False
-        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
-        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.inter_op_num_threads = 0
-        self.intra_op_num_threads = 0
-        self.log_severity_level = 2
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.optimized_model_filepath = ""
-        self.profile_file_prefix = "onnxruntime_profile_"
-        self.use_deterministic_compute = True
-        self.use_per_session_threads = True
-        self.execution_order = ExecutionOrder.DEFAULT
-        self.dimensions: dict[str, int] = {}
-        self.denotations: dict[str, int] = {}
-        self.initializers: dict[str, Any] = {}
-        self._entries: dict[str, str] = {}
+    _entries: dict[str, str] = field(default_factory=dict)
+    denotations: dict[str, int] = field(default_factory=dict)
+    dimensions: dict[str, int] = field(default_factory=dict)
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    initializers: dict[str, Any] = field(default_factory=dict)
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    use_deterministic_compute: bool = True
+    use_per_session_threads: bool = True
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         self._entries[key] = value
@@ -122,6 +100,10 @@ class SessionOptions:
             "write the operator as a function of the model (ModelProto.functions)"
         )
 
+    @property
+    def changes_model(self) -> bool:
+        return bool(self.dimensions or self.denotations or self.initializers)
+
     def to_engine(self) -> _core.SessionOptions:
         options = _core.SessionOptions()
         options.num_threads = self.intra_op_num_threads
@@ -140,17 +122,17 @@ def _extent(name: str, value: int) -> int:
     return value
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RunOptions:
     """Accepted by `InferenceSession.run`, without effect."""
 
-    def __init__(self) -> None:
-        self.log_severity_level = 2
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.only_execute_path_to_fetches = False
-        self.terminate = False
-        self.training_mode = True
-        self._entries: dict[str, str] = {}
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
+    training_mode: bool = True
+    _entries: dict[str, str] = field(default_factory=dict)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._entries[key] = value
@@ -159,14 +141,14 @@ class RunOptions:
         return self._entries[key]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ModelMetadata:
     """Who made a model."""
 
-    def __init__(self) -> None:
-        self.custom_metadata_map: dict[str, str] = {}
-        self.description = ""
-        self.domain = ""
-        self.graph_description = ""
-        self.graph_name = ""
-        self.producer_name = ""
-        self.version = 0
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+    description: str = ""
+    domain: str = ""
+    graph_description: str = ""
+    graph_name: str = ""
+    producer_name: str = ""
+    version: int = 0

@@ -27,17 +27,16 @@ def prepare(source: Model, options: SessionOptions) -> tuple[ModelMetadata | Non
     it had before those were added. Without the package onnx the facts are not known.
     """
     content = serialized(source)
-    is_plain = not (options.dimensions or options.denotations or options.initializers)
-    if is_plain and importlib.util.find_spec("onnx") is None and not _updates_inputs(source, content):
+    if not options.changes_model and importlib.util.find_spec("onnx") is None and not _updates_inputs(source, content):
         return None, source, {}, None
     proto = _read(source if content is None else content)
     if proto is None:
         return ModelMetadata(), source, {}, 0
     shown = len(proto.graph.output)
     updates = _expose_updates(proto.graph)
-    is_changed = _apply(options, proto.graph)
-    if not updates and not is_changed:
+    if not updates and not options.changes_model:
         return _meta(proto), source, {}, shown
+    _apply(options, proto.graph)
     if content is None:
         import onnx
 
@@ -64,24 +63,18 @@ def _read(source: Any) -> onnx.ModelProto | None:
         return None
 
 
-def _apply(options: SessionOptions, graph: onnx.GraphProto) -> bool:
-    """Fixes dimensions and replaces initializers as the options say; whether they say anything."""
+def _apply(options: SessionOptions, graph: onnx.GraphProto) -> None:
+    """Fixes dimensions and replaces initializers as the options say."""
+    from onnx import numpy_helper
+
     for info in (*graph.input, *graph.output, *graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param in options.dimensions:
                 dim.dim_value = options.dimensions[dim.dim_param]
             elif dim.denotation in options.denotations:
                 dim.dim_value = options.denotations[dim.denotation]
-    if options.initializers:
-        _replace_initializers(options.initializers, graph)
-    return bool(options.dimensions or options.denotations or options.initializers)
-
-
-def _replace_initializers(values: dict[str, Any], graph: onnx.GraphProto) -> None:
-    from onnx import numpy_helper
-
     known = {tensor.name: tensor for tensor in graph.initializer}
-    for name, value in values.items():
+    for name, value in options.initializers.items():
         if name not in known:
             raise InvalidInput(f"add_initializer: got {name!r}, expected an initializer of the model")
         known[name].CopyFrom(numpy_helper.from_array(value.numpy(), name))
@@ -106,9 +99,12 @@ def _expose_updates(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _meta(model: onnx.ModelProto) -> ModelMetadata:
-    meta = ModelMetadata()
-    meta.custom_metadata_map = {entry.key: entry.value for entry in model.metadata_props}
-    meta.description, meta.domain, meta.version = model.doc_string, model.domain, model.model_version
-    meta.producer_name, meta.graph_name = model.producer_name, model.graph.name
-    meta.graph_description = model.graph.doc_string
-    return meta
+    return ModelMetadata(
+        custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
+        description=model.doc_string,
+        domain=model.domain,
+        graph_description=model.graph.doc_string,
+        graph_name=model.graph.name,
+        producer_name=model.producer_name,
+        version=model.model_version,
+    )

@@ -11,7 +11,7 @@ from backpass.dynamo.adjust import make_dense, name_assertions
 from backpass.dynamo.aot import compile_aot
 from backpass.dynamo.capturable import NotCapturableError
 from backpass.dynamo.forward import compile_forward
-from backpass.dynamo.options import CompileOptions, ModelTransform
+from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord
 
 _record = CompileRecord()
@@ -56,27 +56,18 @@ def make_aot_ort(
     verbose: int = 0,
     *,
     mode: str = "aot",
-    exporter: str = "backpass",
-    pre_ort_model_transforms: Sequence[ModelTransform] = (),
     preallocate_output: bool = False,
-    assert_allclose_to_baseline: bool = False,
     **other: Any,
 ) -> tuple[Callable[..., Any], CompileRecord]:
     """A backend for torch.compile with these settings, and the record of what it compiles.
 
     ``rewrite``: torch's exporter optimises its graphs (those of Backpass are always optimised when they are loaded).
     ``dynamic``: extents are to vary. Which ones do is torch.compile's decision (its own argument ``dynamic``); this
-    turns off what fixed shapes would allow, ``preallocate_output``.
+    turns off what fixed shapes would allow, ``preallocate_output``. ``other``: fields of :class:`CompileOptions`.
     """
+    preallocate_output = preallocate_output and not dynamic
     options = CompileOptions(
-        mode=mode,
-        exporter=exporter,
-        pre_ort_model_transforms=tuple(pre_ort_model_transforms),
-        preallocate_output=preallocate_output and not dynamic,
-        assert_allclose_to_baseline=assert_allclose_to_baseline,
-        optimize=rewrite,
-        verbose=verbose,
-        **other,
+        mode=mode, optimize=rewrite, verbose=verbose, preallocate_output=preallocate_output, **other
     )
     made = CompileRecord()
 

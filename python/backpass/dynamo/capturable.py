@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,27 +83,21 @@ def fixed_size(value: int | torch.SymInt) -> int | None:
 
 def size_sources(placeholders: Sequence[torch.fx.Node]) -> dict[int, Source | int]:
     """For each size among the arguments, the tensor and axis it can be read off; or the size itself."""
+    values: list[Any] = [node.meta.get("example_value") for node in placeholders]
     known: dict[Any, Source] = {}
-    tensor = 0
-    for node in placeholders:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor):
-            for axis, extent in enumerate(value.shape):
-                if isinstance(extent, torch.SymInt):
-                    known.setdefault(extent.node.expr, (tensor, axis))
-            tensor += 1
+    for tensor, shape in enumerate(v.shape for v in values if isinstance(v, torch.Tensor)):
+        for axis, extent in enumerate(shape):
+            if isinstance(extent, torch.SymInt):
+                known.setdefault(extent.node.expr, (tensor, axis))
     found: dict[int, Source | int] = {}
-    for i, node in enumerate(placeholders):
-        value = node.meta.get("example_value")
-        if not isinstance(value, torch.SymInt | int):
-            continue
-        size = fixed_size(value)
-        if size is not None:
-            found[i] = size
-        elif value.node.expr in known:  # type: ignore[union-attr]
-            found[i] = known[value.node.expr]  # type: ignore[union-attr]
-        else:
-            raise NotCapturableError(f"input {node.name} is a number that is no extent of a tensor")
+    for i, value in enumerate(values):
+        if isinstance(value, torch.SymInt | int):
+            size = fixed_size(value)
+            source = known.get(value.node.expr) if size is None else size  # type: ignore[union-attr]
+            if source is None:
+                name = placeholders[i].name
+                raise NotCapturableError(f"input {name} is a number that is no extent of a tensor")
+            found[i] = source
     return found
 
 
@@ -134,18 +127,13 @@ def number_places(placeholders: Sequence[torch.fx.Node]) -> list[int]:
 
 def with_numbers(module: torch.fx.GraphModule, numbers: dict[int, float]) -> torch.fx.GraphModule:
     """A copy in which these arguments' numbers are constants."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    known: dict[torch.fx.Node, Any] = {
+        reading: number
+        for place, number in numbers.items()
+        for reading in placeholders[place].users
+        if reading.target == "item"
+    }
     graph = torch.fx.Graph()
-    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph.output(graph.graph_copy(module.graph, nodes))
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    for place, number in numbers.items():
-        for reading in [u for u in placeholders[place].users if u.target == "item"]:
-            for user in list(reading.users):
-                put = functools.partial(_replaced, reading, number)
-                user.args, user.kwargs = torch.fx.map_arg(user.args, put), torch.fx.map_arg(user.kwargs, put)
-            graph.erase_node(reading)
+    graph.output(graph.graph_copy(module.graph, known))
     return torch.fx.GraphModule(module, graph)
-
-
-def _replaced(old: torch.fx.Node, new: float, node: torch.fx.Node) -> Any:
-    return new if node is old else node

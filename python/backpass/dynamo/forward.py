@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +21,9 @@ from backpass.dynamo.capturable import (
     with_numbers,
 )
 from backpass.dynamo.dump import dump_model
-from backpass.dynamo.graph import CompiledGraph, announce, transformed
+from backpass.dynamo.graph import CompiledGraph, reported, transformed
 from backpass.dynamo.options import CompileOptions
-from backpass.dynamo.report import CompileRecord, GraphReport
+from backpass.dynamo.report import CompileRecord
 from backpass.torch import ExportedModel, Slot, export_module
 from backpass.torch.flat import FlatModule, varying_axes
 from backpass.torch.surroundings import saving_unseen
@@ -40,66 +39,42 @@ def compile_forward(
     places = number_places(placeholders)
     if not places:
         return _compiled(module, example_inputs, options, record)
-    return PerNumbers(module, places, example_inputs, options, record)
+    graphs: dict[tuple[float, ...], Callable[..., Any]] = {}
+
+    def graph_for(arguments: Sequence[Any]) -> Callable[..., Any]:
+        """Floats that torch.compile hands over as tensors (with ``dynamic=True``, an epsilon for example) are constants
+        of the exported graph: there is one graph for each set of values that occurs."""
+        with _disable_current_modes():
+            numbers = tuple(arguments[i].item() for i in places)
+        if numbers not in graphs:
+            fixed = with_numbers(module, dict(zip(places, numbers, strict=True)))
+            graphs[numbers] = _compiled(fixed, arguments, options, record)
+        return graphs[numbers]
+
+    graph_for(example_inputs)
+    return lambda *arguments: graph_for(arguments)(*arguments)
 
 
 def _compiled(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, record: CompileRecord
 ) -> Callable[..., Any]:
-    started = time.perf_counter()
-    check_nodes(module.graph)
-    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    exported = _exported(module, placeholders, example_inputs)
-    model = transformed(exported.proto, options)
-    report = GraphReport("inference")
-    results = _results(module.graph, exported.output_template)
-    constant = [i for i, _, requires_grad in results if not requires_grad]
-    try:
-        compiled = CompiledGraph(module, exported, model, options, report, example_inputs, constant)
-    except Error as error:
-        raise NotCapturableError(f"the engine refuses the exported graph: {error}") from error
-    if compiled.engine.requires_grad:
-        report.kind = "training"
-        _check_gradients(compiled, results)
-    _check_writes(compiled, placeholders, example_inputs)
-    report.dump = dump_model(model, module)
-    report.seconds = time.perf_counter() - started
-    record.graphs.append(report)
-    announce(report, module, options)
+    with reported("inference", module, options, record) as report:
+        check_nodes(module.graph)
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        exported = _exported(module, placeholders, example_inputs)
+        model = transformed(exported.proto, options)
+        results = _results(module.graph, exported.output_template)
+        constant = [i for i, _, requires_grad in results if not requires_grad]
+        try:
+            compiled = CompiledGraph(module, exported, model, options, report, example_inputs, constant)
+        except Error as error:
+            raise NotCapturableError(f"the engine refuses the exported graph: {error}") from error
+        if compiled.engine.requires_grad:
+            report.kind = "training"
+            _check_gradients(compiled, results)
+        _check_writes(compiled, placeholders, example_inputs)
+        report.dump = dump_model(model, module)
     return lambda *arguments: tuple(compiled(arguments))
-
-
-class PerNumbers:
-    """Floats that torch.compile hands over as tensors (with ``dynamic=True``, an epsilon for example) are constants of
-    the exported graph: there is one graph for each set of values that occurs."""
-
-    def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        places: Sequence[int],
-        example_inputs: Sequence[Any],
-        options: CompileOptions,
-        record: CompileRecord,
-    ) -> None:
-        self._module, self._places, self._options, self._record = module, list(places), options, record
-        self._graphs: dict[tuple[float, ...], Callable[..., Any]] = {}
-        numbers = self._numbers(example_inputs)
-        self._graphs[numbers] = self._build(numbers, example_inputs)
-
-    def _numbers(self, arguments: Sequence[Any]) -> tuple[float, ...]:
-        with _disable_current_modes():
-            return tuple(arguments[i].item() for i in self._places)
-
-    def _build(self, numbers: Sequence[float], arguments: Sequence[Any]) -> Callable[..., Any]:
-        module = with_numbers(self._module, dict(zip(self._places, numbers, strict=True)))
-        return _compiled(module, arguments, self._options, self._record)
-
-    def __call__(self, *arguments: Any) -> Any:
-        numbers = self._numbers(arguments)
-        graph = self._graphs.get(numbers)
-        if graph is None:
-            graph = self._graphs[numbers] = self._build(numbers, arguments)
-        return graph(*arguments)
 
 
 def _results(graph: torch.fx.Graph, template: Sequence[Slot]) -> list[tuple[int, torch.fx.Node, bool]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -51,10 +52,10 @@ class CompiledGraph(CompiledModule):
 
     def __call__(self, arguments: Sequence[Any]) -> Sequence[Any]:
         self._report.calls += 1
-        wanted = Baseline(self._baseline, arguments) if self._baseline is not None else None
+        check = baseline(self._baseline, arguments) if self._baseline is not None else None
         results = self.run(self.engine, self.feeds(arguments), arguments)
-        if wanted is not None:
-            check_against(wanted, results)
+        if check is not None:
+            check(results)
         return results
 
 
@@ -62,22 +63,18 @@ def compile_graph(
     module: torch.fx.GraphModule, kind: str, options: CompileOptions, record: CompileRecord, note: str = ""
 ) -> Any:
     """A functional graph of aten operators run by the engine; by torch, with a warning, when it cannot be exported."""
-    report = GraphReport(kind, note=note)
-    record.graphs.append(report)
-    started = time.perf_counter()
     (results,) = module.graph.output_node().args
     is_single = isinstance(results, torch.fx.Node)
     compiled: CompiledGraph | None = None
-    try:
-        with unset_fake_temporarily():
-            exported = export(module, options)
-            model = transformed(exported.proto, options)
-            report.dump = dump_model(model, module)
-            compiled = CompiledGraph(module, exported, model, options, report)
-    except Exception as error:  # whatever the reason, torch can run this graph, and the user is told
-        report.reason = f"{type(error).__name__}: {error}"
-    report.seconds = time.perf_counter() - started
-    announce(report, module, options)
+    with reported(kind, module, options, record, note) as report:
+        try:
+            with unset_fake_temporarily():
+                exported = export(module, options)
+                model = transformed(exported.proto, options)
+                report.dump = dump_model(model, module)
+                compiled = CompiledGraph(module, exported, model, options, report)
+        except Exception as error:  # whatever the reason, torch can run this graph, and the user is told
+            report.reason = f"{type(error).__name__}: {error}"
 
     def boxed(arguments: list[Any]) -> Any:
         """Called as AOTAutograd calls compiled graphs: with one list of arguments, which it empties."""
@@ -116,32 +113,37 @@ def transformed(proto: onnx.ModelProto, options: CompileOptions) -> onnx.ModelPr
     return proto
 
 
-class Baseline:
-    """What torch computes from copies of the arguments."""
+def baseline(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+    """Lets torch compute from copies of the arguments. What is returned raises AssertionError for other results."""
+    before = torch.get_rng_state()
+    wanted = module(*(a.detach().clone() if isinstance(a, torch.Tensor) else a for a in arguments))
+    is_random = not torch.equal(before, torch.get_rng_state())
 
-    def __init__(self, module: torch.fx.GraphModule, arguments: Sequence[Any]) -> None:
-        before = torch.get_rng_state()
-        results = module(*(a.detach().clone() if isinstance(a, torch.Tensor) else a for a in arguments))
-        self.results = results if isinstance(results, tuple | list) else (results,)
-        self.is_random = not torch.equal(before, torch.get_rng_state())
+    def check(results: Sequence[Any]) -> None:
+        try:
+            for got, expected in zip(results, wanted if isinstance(wanted, tuple | list) else [wanted], strict=True):
+                if isinstance(expected, torch.Tensor):
+                    torch.testing.assert_close(got, expected, equal_nan=True, check_stride=False)
+        except AssertionError as error:
+            if not is_random:
+                raise
+            raise AssertionError(
+                "assert_allclose_to_baseline: got a graph that draws random numbers, expected one that does not: torch "
+                "draws others, so that results cannot be compared; turn off dropout or this option"
+            ) from error
 
-
-def check_against(baseline: Baseline, outputs: Sequence[Any]) -> None:
-    """Raises AssertionError where torch computed something else from the same arguments."""
-    try:
-        for got, expected in zip(outputs, baseline.results, strict=True):
-            if isinstance(expected, torch.Tensor):
-                torch.testing.assert_close(got, expected, equal_nan=True, check_stride=False)
-    except AssertionError as error:
-        if not baseline.is_random:
-            raise
-        raise AssertionError(
-            "assert_allclose_to_baseline: got a graph that draws random numbers, expected one that does not: torch "
-            "draws others, so that results cannot be compared; turn off dropout or this option"
-        ) from error
+    return check
 
 
-def announce(report: GraphReport, module: torch.fx.GraphModule, options: CompileOptions) -> None:
+@contextlib.contextmanager
+def reported(
+    kind: str, module: torch.fx.GraphModule, options: CompileOptions, record: CompileRecord, note: str = ""
+) -> Iterator[GraphReport]:
+    """The report of a graph that is compiled inside: timed, recorded and told when that ends well."""
+    report, started = GraphReport(kind, note=note), time.perf_counter()
+    yield report
+    report.seconds = time.perf_counter() - started
+    record.graphs.append(report)
     if report.reason:
         log.warning("%s", report)
     elif report.note or report.fallbacks:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from backpass.dynamo import registration
 
-NAME = "onnxrt"
-
-
-def register() -> None:
-    registration.register(NAME)
-
-
-def unregister() -> None:
-    registration.unregister(NAME)
-
+register = functools.partial(registration.register, "onnxrt")
+unregister = functools.partial(registration.unregister, "onnxrt")
 
 register()

@@ -8,7 +8,6 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-import onnx
 import torch
 
 from backpass._core import Unsupported
@@ -31,7 +30,12 @@ def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Ex
                 "use Backpass's exporter"
             )
     template, computed = _template(module.graph, placeholders)
-    results = FlatModule(module, lambda *tensors: _chosen(module(*tensors), computed), [n.name for n in placeholders])
+
+    def chosen(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = _listed(module(*tensors))
+        return tuple(results[i] for i in computed)
+
+    results = FlatModule(module, chosen, [n.name for n in placeholders])
     examples, shapes = _examples(placeholders)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -44,7 +48,9 @@ def export_by_torch(module: torch.fx.GraphModule, options: CompileOptions) -> Ex
     order = [spec.target for spec in inputs]
     template = [replace(s, index=order.index(s.index)) if s.source == "input" else s for s in template]
     outputs = [OutputSpec(value.name, "user", i) for i, value in enumerate(proto.graph.output)]
-    return ExportedModel(_without_metadata(proto), inputs, outputs, template)
+    for node in proto.graph.node:  # torch.onnx writes stack traces beside each
+        del node.metadata_props[:]
+    return ExportedModel(proto, inputs, outputs, template)
 
 
 def _template(graph: torch.fx.Graph, placeholders: list[torch.fx.Node]) -> tuple[list[Slot], list[int]]:
@@ -66,10 +72,6 @@ def _template(graph: torch.fx.Graph, placeholders: list[torch.fx.Node]) -> tuple
     return template, computed
 
 
-def _chosen(results: Any, places: list[int]) -> tuple[torch.Tensor, ...]:
-    return tuple(_listed(results)[i] for i in places)
-
-
 def _listed(results: Any) -> Any:
     return results if isinstance(results, tuple | list) else (results,)
 
@@ -87,10 +89,3 @@ def _examples(placeholders: list[torch.fx.Node]) -> tuple[tuple[Any, ...], Any]:
         varies.append([i for i, d in enumerate(value.shape) if not isinstance(d, int)])
     names = [node.name for node in placeholders]
     return tuple(examples), varying_axes(names, varies) if any(varies) else None
-
-
-def _without_metadata(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """torch.onnx writes stack traces beside each node."""
-    for node in proto.graph.node:
-        del node.metadata_props[:]
-    return proto

@@ -35,10 +35,6 @@ def train_loop(
 
 
 def _distance_from_zero(outputs: Any) -> torch.Tensor:
-    first = outputs if isinstance(outputs, torch.Tensor) else next(iter(_values(outputs)))
+    leaves = [outputs] if isinstance(outputs, torch.Tensor) else torch.utils._pytree.tree_leaves(outputs)
+    first = next(v for v in leaves if isinstance(v, torch.Tensor) and v.is_floating_point())
     return torch.nn.functional.mse_loss(first, torch.zeros_like(first))
-
-
-def _values(outputs: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(outputs)
-    return [v for v in leaves if isinstance(v, torch.Tensor) and v.is_floating_point()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ def value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
         return info
     if not any(name in node.output for node in model.graph.node):
         raise unknown(model, name)
-    return _declared(infer_shapes(model), name) or _inferred_by_engine(model, name)
+    return _declared(shape_inference.infer_shapes(model), name) or _inferred_by_engine(model, name)
 
 
 def element_type(model: onnx.ModelProto, name: str) -> int:
@@ -56,30 +57,25 @@ def element_type(model: onnx.ModelProto, name: str) -> int:
     return value_info(model, name).type.tensor_type.elem_type
 
 
-def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model with the types and shapes that follow."""
-    return shape_inference.infer_shapes(model)
-
-
 def unknown(model: onnx.ModelProto, name: str, before: str = "") -> UnknownName:
-    graph = model.graph
-    known = [*(i.name for i in graph.input), *(i.name for i in graph.initializer)]
-    known += [output for node in graph.node for output in node.output]
-    close = difflib.get_close_matches(name, known, n=3)
+    close = difflib.get_close_matches(name, _given(model.graph), n=3)
     hint = f"; close to it: {', '.join(close)}" if close else ""
     return UnknownName(f"{before}no value of the model is called {name!r}{hint}")
 
 
 def check_names(model: onnx.ModelProto) -> None:
     """UnknownName for what a node reads and nobody gives: often a name misspelt in a block."""
-    graph = model.graph
-    known = {"", *(i.name for i in graph.input), *(i.name for i in graph.initializer)}
-    known |= {tensor.values.name for tensor in graph.sparse_initializer}
-    known |= {output for node in graph.node for output in node.output}
-    for node in graph.node:
+    known = {"", *_given(model.graph), *(tensor.values.name for tensor in model.graph.sparse_initializer)}
+    for node in model.graph.node:
         for name in node.input:
             if name not in known:
                 raise unknown(model, name, f"{node.op_type} {node.name!r}: ")
+
+
+def _given(graph: onnx.GraphProto) -> list[str]:
+    """Names of inputs, initializers and what nodes compute."""
+    computed = [output for node in graph.node for output in node.output]
+    return [*(i.name for i in graph.input), *(i.name for i in graph.initializer), *computed]
 
 
 def _declared(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
@@ -97,8 +93,7 @@ def _declared(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
 
 def _inferred_by_engine(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
     """For values behind operators that onnx has no rules for, such as those of com.microsoft."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
+    probe = copy.deepcopy(model)
     del probe.graph.output[:]
     probe.graph.output.append(onnx.ValueInfoProto(name=name))
     options = _core.SessionOptions()
@@ -125,11 +120,7 @@ def _type_proto(text: str, shape: list[int | str] | None) -> onnx.TypeProto:
 
 def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
     """Makes these values, in this order, the only outputs of the graph."""
-    infos = []
-    for name in names:
-        info = onnx.ValueInfoProto()
-        info.CopyFrom(value_info(model, name))
-        infos.append(info)
+    infos = [copy.deepcopy(value_info(model, name)) for name in names]
     del model.graph.output[:]
     model.graph.output.extend(infos)
 
@@ -155,15 +146,18 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def add_node(
-    model: onnx.ModelProto, op: str, inputs: Iterable[str], outputs: Iterable[str], *,
-    name: str | None = None, domain: str = "", **attributes: Any,
-) -> None:  # fmt: skip
+    model: onnx.ModelProto, op: str, inputs: Iterable[str], *outputs: str,
+    name: str = "", domain: str = "", **attributes: Any,
+) -> list[str]:  # fmt: skip
+    """Appends a node; ``name`` (or ``op``) and ``outputs`` are tokens that names are made of; those of the outputs are
+    returned. Attributes that are None are left out."""
     if domain:
         ensure_opset(model, domain)
-    name = name or generate_graph_name(op)
+    names = [generate_graph_name(token) for token in outputs]
     # onnx leaves a domain out when it is None, and writes "" otherwise.
-    node = helper.make_node(op, list(inputs), list(outputs), name, domain=domain or None, **attributes)
-    model.graph.node.append(node)
+    name = generate_graph_name(name or op)
+    model.graph.node.append(helper.make_node(op, list(inputs), names, name, domain=domain or None, **attributes))
+    return names
 
 
 def add_initializer(model: onnx.ModelProto, token: str, value: Any, code: int = onnx.TensorProto.FLOAT) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx import TensorProto, checker, helper
+from onnx import TensorProto, checker, helper, shape_inference
 
 from backpass._core import InvalidInput
 from backpass.onnxblock import _graph_utils as graph_utils
@@ -53,7 +54,7 @@ class Block(ABC):
 
     def infer_shapes_on_base(self) -> onnx.ModelProto:
         """A copy of the model under construction with the types and shapes that follow."""
-        return graph_utils.infer_shapes(self.base)
+        return shape_inference.infer_shapes(self.base)
 
     def _check(self) -> None:
         checker.check_model(self.base, full_check=True)
@@ -78,14 +79,15 @@ def _inside_a_base(found: _T | None, block: Block) -> _T:
 
 
 class _Op(Block):
-    """One node, called as its class unless ``op`` says otherwise."""
+    """One node with one output, called as its class unless ``op`` says otherwise."""
 
     op = ""
+    domain = ""
 
-    def _node(self, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def _node(self, *inputs: str, token: str = "", **attributes: Any) -> str:
         op = self.op or type(self).__name__
-        output = graph_utils.generate_graph_name(f"{op.lower()}_output")
-        graph_utils.add_node(self.base, op, inputs, [output], domain=domain, **attributes)
+        token = token or f"{op.lower()}_output"
+        (output,) = graph_utils.add_node(self.base, op, inputs, token, domain=self.domain, **attributes)
         return output
 
 
@@ -177,8 +179,10 @@ class SequenceConstruct(_Op):
 class ReduceAllL2(_Op):
     """The Euclidean norm of all elements of all inputs together."""
 
+    domain = "com.microsoft"
+
     def build(self, *reduce_node_input_names: str) -> str:
-        output = self._node(*reduce_node_input_names, domain="com.microsoft")
+        output = self._node(*reduce_node_input_names)
         self.base.graph.value_info.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, []))
         return output
 
@@ -214,8 +218,7 @@ class InputLike(Block):
         self._like = like
 
     def build(self, input_name: str | None = None) -> str:
-        cloned = onnx.ValueInfoProto()
-        cloned.CopyFrom(graph_utils.value_info(self.base, self._like))
+        cloned = copy.deepcopy(graph_utils.value_info(self.base, self._like))
         cloned.name = input_name or graph_utils.generate_graph_name("input")
         self.base.graph.input.append(cloned)
         return cloned.name
@@ -223,6 +226,8 @@ class InputLike(Block):
 
 class LabelEncoder(_Op):
     """Replaces keys by values (``ai.onnx.ml``)."""
+
+    domain = "ai.onnx.ml"
 
     def __init__(
         self,
@@ -236,33 +241,30 @@ class LabelEncoder(_Op):
         values_int64s: list[int] | None = None,
         values_strings: list[str] | None = None,
     ) -> None:
-        lists = {
+        self._attributes: dict[str, Any] = {
+            "default_float": default_float, "default_int64": default_int64, "default_string": default_string,
             "keys_floats": keys_floats, "keys_int64s": keys_int64s, "keys_strings": keys_strings,
             "values_floats": values_floats, "values_int64s": values_int64s, "values_strings": values_strings,
         }  # fmt: skip
-        self._attributes: dict[str, Any] = {name: value for name, value in lists.items() if value is not None}
-        self._attributes |= {
-            "default_float": default_float, "default_int64": default_int64, "default_string": default_string,
-        }  # fmt: skip
 
     def build(self, input_name: str) -> str:
-        return self._node(input_name, domain="ai.onnx.ml", **self._attributes)
+        return self._node(input_name, **self._attributes)
 
 
-class Cast(Block):
+class Cast(_Op):
     """Another element type, by its ONNX code (``onnx.TensorProto.FLOAT``)."""
 
     def __init__(self, to: int) -> None:
         self._to = to
 
     def build(self, input_name: str) -> str:
-        output = graph_utils.generate_graph_name("cast.output")
-        graph_utils.add_node(self.base, "Cast", [input_name], [output], to=self._to)
-        return output
+        return self._node(input_name, token="cast.output", to=self._to)
 
 
-class Linear(Block):
+class Linear(_Op):
     """x W + b, with W [in_features, out_features] and b drawn from numpy's global normal generator."""
+
+    op = "Gemm"
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, alpha: float = 1.0, beta: float = 1.0
@@ -278,10 +280,7 @@ class Linear(Block):
         inputs = [linear_input_name, self._parameter("weight", self._shape)]
         if self._bias:
             inputs.append(self._parameter("bias", self._shape[1:]))
-        output = graph_utils.generate_graph_name("linear.output")
-        name = graph_utils.generate_graph_name("linear")
-        graph_utils.add_node(self.base, "Gemm", inputs, [output], name=name, alpha=self._alpha, beta=self._beta)
-        return output
+        return self._node(*inputs, token="linear.output", name="linear", alpha=self._alpha, beta=self._beta)
 
     def _parameter(self, token: str, shape: tuple[int, ...]) -> str:
         return graph_utils.add_initializer(self.base, f"linear.{token}", np.random.randn(*shape))

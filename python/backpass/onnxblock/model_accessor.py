@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -46,8 +47,7 @@ def base(model: onnx.ModelProto, model_path: str | os.PathLike[str] | None = Non
     """
     if not isinstance(model, onnx.ModelProto):
         raise InvalidInput(f"base model: got {type(model).__name__}, expected an onnx.ModelProto")
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copied = copy.deepcopy(model)
     copied.ir_version = max(copied.ir_version, 4)  # before, initializers of blocks would have to be inputs as well
     path = None if model_path is None else os.fspath(model_path)
     if path is not None:
@@ -97,15 +97,10 @@ def _entered(accessor: ModelAccessor) -> Iterator[ModelAccessor]:
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
     """Names of values and nodes, those of subgraphs included."""
     for group in (graph.input, graph.output, graph.value_info, graph.initializer):
-        yield from _named(group)
+        yield from (item.name for item in group)
     for node in graph.node:
         yield node.name
         yield from node.output
         for attribute in node.attribute:
             for subgraph in (attribute.g, *attribute.graphs):
                 yield from _names(subgraph)
-
-
-def _named(items: Iterable[onnx.ValueInfoProto] | Iterable[onnx.TensorProto]) -> Iterator[str]:
-    for item in items:
-        yield item.name

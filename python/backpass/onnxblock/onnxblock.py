@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx
 from onnx import TensorProto, checker
@@ -13,6 +13,7 @@ from backpass._core import InvalidInput
 from backpass.onnxblock import _graph_utils as graph_utils
 from backpass.onnxblock import blocks
 
+_T = TypeVar("_T")
 Parameters = tuple[list[TensorProto], list[TensorProto]]
 
 
@@ -26,6 +27,8 @@ class ForwardBlock(blocks.Block):
     ```
     """
 
+    _built: onnx.ModelProto | None = None
+
     def _assemble(self, *args: Any, **kwargs: Any) -> Any:
         returned = self.build(*args, **kwargs)
         self._finish(graph_utils.names_of(returned, self))
@@ -36,20 +39,18 @@ class ForwardBlock(blocks.Block):
         model = self.infer_shapes_on_base()
         graph_utils.register_outputs(model, outputs)
         self.base.CopyFrom(model)
-        self.__dict__["_built"] = model
+        self._built = model
 
-    def _result(self, key: str) -> Any:
-        try:
-            return self.__dict__[key]
-        except KeyError:
+    def _result(self, found: _T | None) -> _T:
+        if found is None:
             raise InvalidInput(
                 f"{type(self).__name__} is not built yet: call it inside `with onnxblock.base(model):` first"
-            ) from None
+            )
+        return found
 
     def to_model_proto(self) -> onnx.ModelProto:
         """The model that was built."""
-        model: onnx.ModelProto = self._result("_built")
-        return model
+        return self._result(self._built)
 
 
 class TrainingBlock(ForwardBlock):
@@ -59,6 +60,9 @@ class TrainingBlock(ForwardBlock):
     becomes the training model.
     """
 
+    _parameters: Parameters | None = None
+    _models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None
+
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
         """Trains the initializer or input of this name; with False, makes it a parameter that is not trained."""
         trained, frozen = self._choice()
@@ -67,13 +71,11 @@ class TrainingBlock(ForwardBlock):
 
     def parameters(self) -> Parameters:
         """Trained and frozen parameters, each in the order of the model's initializers."""
-        found: Parameters = self._result("_parameters")
-        return found
+        return self._result(self._parameters)
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:  # type: ignore[override]
         """Training model and eval model."""
-        models: tuple[onnx.ModelProto, onnx.ModelProto] = self._result("_models")
-        return models
+        return self._result(self._models)
 
     def _check(self) -> None:
         """Nothing: the forward model was checked, and training models have operators that onnx does not know."""
@@ -93,10 +95,9 @@ class TrainingBlock(ForwardBlock):
         constant = {tensor.name for tensor in model.graph.initializer}
         frozen = [name for name in frozen if name in constant]  # an input that is not trained is just an input
         built = _core.build_training_model(model.SerializeToString(), trained, frozen, outputs)
-        models = tuple(onnx.load_model_from_string(part) for part in built)
-        self.base.CopyFrom(models[0])
-        self.__dict__["_parameters"] = parameters
-        self.__dict__["_models"] = models
+        training, evaluation = (onnx.load_model_from_string(part) for part in built)
+        self.base.CopyFrom(training)
+        self._parameters, self._models = parameters, (training, evaluation)
 
 
 def _split(model: onnx.ModelProto, trained: list[str], frozen: list[str]) -> Parameters:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
+from backpass._staging import Staging
 from backpass.ortmodule import io
 from backpass.ortmodule.description import NoKeyError
 from backpass.ortmodule.fingerprint import fingerprint
-from backpass.ortmodule.tree import ModuleTree
 from backpass.torch import callbacks
 from backpass.torch.model import ExportedModel, Fallback, InputSpec, OutputSpec, Slot
 
 if TYPE_CHECKING:
     from backpass.ortmodule.manager import Manager
-    from backpass.ortmodule.variant import Variant
+    from backpass.ortmodule.variant import Call, Variant
 
 _FORMAT = "backpass export 1"
 
@@ -41,31 +39,24 @@ class ExportCache:
         self._logger = logger
         self._warned = False
 
-    def key(
-        self,
-        manager: Manager,
-        tree: ModuleTree,
-        arguments: io.Structure,
-        tensors: list[torch.Tensor],
-        varying: list[list[int]] | None,
-    ) -> str | None:
+    def key(self, manager: Manager, call: Call, varying: list[list[int]] | None) -> str | None:
         """What the export of this call is found by; None where nothing is kept. To be asked for before the capture, as
         the next process will: what forward sets the first time it runs is no part of it."""
         if self._folder is None:
             return None
         try:
-            call = [
+            decisive = [
                 varying,
                 manager.options.onnx_opset_version,
-                json.dumps(io.dump(arguments)),
-                manager.input_names(arguments),
-                [(tuple(t.shape), str(t.dtype)) for t in tensors],
-                torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-                torch.get_default_dtype(),
+                json.dumps(io.dump(call.arguments)),
+                manager.input_names(call.arguments),
+                [(tuple(t.shape), str(t.dtype)) for t in call.tensors],
+                call.autocast,
+                call.default_dtype,
             ]
-            return fingerprint(manager.module, tree, call)
+            return fingerprint(manager.module, call.tree, decisive)
         except (NoKeyError, TypeError, OSError) as error:
-            self._logger.info("exports of %s are not cached: %s", type(manager.module).__name__, error)
+            self._logger.info("exports of %s are not cached: %s", manager.name, error)
             return None
 
     def load(self, key: str | None, manager: Manager, arguments: io.Structure, dynamic: bool) -> Variant | None:
@@ -105,21 +96,11 @@ class ExportCache:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._put(f"{entry['model']}.onnx", data)
-            self._put(f"{key}.json", json.dumps(entry).encode())
+            with Staging(self._folder) as staging:
+                staging.write(f"{entry['model']}.onnx", data)
+                staging.write(f"{key}.json", json.dumps(entry).encode())
         except OSError as error:
             self._warn(f"the export could not be cached in {self._folder}: {error}")
-
-    def _put(self, name: str, data: bytes) -> None:
-        assert self._folder is not None
-        handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, self._folder / name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
 
     def _warn(self, text: str) -> None:
         if not self._warned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -18,9 +19,10 @@ from backpass.ortmodule.fallback import (
     ORTModuleDeviceException,
     ORTModuleIOError,
     ORTModuleTorchModelException,
-    wrap_exception,
+    refusal,
 )
 from backpass.ortmodule.tree import ModuleTree
+from backpass.ortmodule.variant import Call
 from backpass.torch.model import ExportedModel
 from backpass.torch.surroundings import saving_unseen
 
@@ -32,44 +34,42 @@ class Checks:
         self._logger = logger
         self._told: set[str] = set()
 
-    def __call__(self, tree: ModuleTree, tensors: list[torch.Tensor]) -> None:
-        for tensor in [*tensors, *(tree.tensor(name) for name in tree.slots)]:
+    def __call__(self, call: Call) -> None:
+        tree = call.tree
+        for tensor in [*call.tensors, *(tree.tensor(name) for name in tree.slots)]:
             if tensor.device.type != "cpu":
-                text = f"device of a tensor: got {tensor.device}, expected cpu"
-                raise wrap_exception(ORTModuleDeviceException, RuntimeError(text))
+                raise refusal(ORTModuleDeviceException, f"device of a tensor: got {tensor.device}, expected cpu")
             if tensor.layout != torch.strided:
                 text = f"layout of a tensor: got {tensor.layout}, expected torch.strided; make it dense"
-                raise wrap_exception(ORTModuleIOError, RuntimeError(text))
+                raise refusal(ORTModuleIOError, text)
         known = {id(module) for module in tree.modules}
         for module in tree.modules:
             self._check_module(module)
             for name, value in vars(module).items():
                 if any(id(m) not in known and m.state_dict() for m in _unregistered(name, value)):
-                    text = (
+                    raise _refused(
                         f"{type(module).__name__}.{name}: got modules that are not registered, whose weights would be "
                         "constants of the graph; use nn.ModuleList or nn.ModuleDict"
                     )
-                    raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def _check_module(self, module: nn.Module) -> None:
         from backpass.ortmodule.wrapper import ORTModule
 
         name = type(module).__name__
         if isinstance(module, ORTModule):
-            text = (
+            raise _refused(
                 f"parts of the module: got an ORTModule (of {type(module.module).__name__}), expected plain modules; "
                 "wrap the whole only, and give it the part's .module"
             )
-            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
         if module._backward_hooks or module._backward_pre_hooks:
-            text = (
+            raise _refused(
                 f"backward hooks of {name}: the backward pass of inner modules is not run by torch, so they would not "
-                "be called; put hooks on the ORTModule or on tensors"
+                "be called; put hooks on the ORTModule or on tensors",
+                NotImplementedError,
             )
-            raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
         if module.training and isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None:
             text = f"{name}(momentum=None): the weights of a cumulative average change at every step, a graph's do not"
-            raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+            raise _refused(text, NotImplementedError)
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             self.tell(f"{name}(sparse=True): its gradient is dense here, which torch.optim.SparseAdam does not take")
         if module._forward_hooks or module._forward_pre_hooks:
@@ -80,26 +80,28 @@ class Checks:
 
     def check_export(self, module: nn.Module, exported: ExportedModel) -> None:
         """Refuses what only a capture shows."""
+        name = type(module).__name__
         if exported.without_gradients:
-            text = (
-                f"tensors that require gradients, but are no parameters of {type(module).__name__} where forward uses "
-                f"them: got {len(exported.without_gradients)}, expected none; register them as nn.Parameter, their "
-                "modules as attributes or in an nn.ModuleList, or set requires_grad to False"
+            raise _refused(
+                f"tensors that require gradients, but are no parameters of {name} where forward uses them: got "
+                f"{len(exported.without_gradients)}, expected none; register them as nn.Parameter, their modules as "
+                "attributes or in an nn.ModuleList, or set requires_grad to False"
             )
-            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
         if exported.unguarded:
-            text = (
-                f"{type(module).__name__} decides by the contents of tensors what to compute, in a way that a graph "
-                f"cannot check: got {exported.unguarded[0]}, expected comparisons of numbers; compute with tensors "
-                "(torch.where), or round them there"
+            raise _refused(
+                f"{name} decides by the contents of tensors what to compute, in a way that a graph cannot check: got "
+                f"{exported.unguarded[0]}, expected comparisons of numbers; compute with tensors (torch.where), or "
+                "round them there"
             )
-            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
 
     def tell(self, text: str) -> None:
         """A warning, once."""
         if text not in self._told:
             self._told.add(text)
             self._logger.warning("%s", text)
+
+
+_refused = functools.partial(refusal, ORTModuleTorchModelException)
 
 
 def _unregistered(name: str, value: object) -> list[nn.Module]:
@@ -113,11 +115,8 @@ def _unregistered(name: str, value: object) -> list[nn.Module]:
 @contextlib.contextmanager
 def proper_parameters(tree: ModuleTree) -> Iterator[None]:
     """A capture insists on nn.Parameter; torch.func.functional_call and others put plain tensors in their places."""
-    changed = []
-    for name in tree.parameters:
-        members, key = tree.slots[name]
-        if not isinstance(members[key], nn.Parameter):
-            changed.append((members, key, members[key]))
+    slots = [tree.slots[name] for name in tree.parameters]
+    changed = [(members, key, members[key]) for members, key in slots if not isinstance(members[key], nn.Parameter)]
     try:
         for members, key, tensor in changed:
             members[key] = nn.Parameter(tensor.detach(), tensor.requires_grad)

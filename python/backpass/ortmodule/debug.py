@@ -25,7 +25,7 @@ class LogLevel(enum.IntEnum):
     @property
     def python_level(self) -> int:
         """The level of Python's logging."""
-        return {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: 30, 4: logging.ERROR, 5: logging.FATAL}[self]
+        return max(10 * self, logging.DEBUG)
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,13 @@ def _log_level(level: LogLevel) -> LogLevel:
     if not isinstance(level, LogLevel):
         raise TypeError(f"log_level: got {type(level).__name__}, expected a LogLevel")
     name = os.environ.get("ORTMODULE_LOG_LEVEL")
-    if name is None:
-        return level
+    return level if name is None else read_level("environment variable ORTMODULE_LOG_LEVEL", name)
+
+
+def read_level(what: str, name: str) -> LogLevel:
+    """The level of this name; ``what`` is where it was given."""
     if name not in LogLevel.__members__:
-        raise ValueError(
-            f"environment variable ORTMODULE_LOG_LEVEL: got {name!r}, expected {', '.join(LogLevel.__members__)}"
-        )
+        raise ValueError(f"{what}: got {name!r}, expected {', '.join(LogLevel.__members__)}")
     return LogLevel[name]
 
 

@@ -20,6 +20,18 @@ import torch
 _TORCH = str(Path(torch.__file__).parents[1])
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"), _TORCH)
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, slice, range, type(None), type(...))
+_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    types.MethodType: lambda method: (method.__func__, method.__self__),
+    functools.partial: lambda partial: (partial.func, partial.args, partial.keywords),
+    staticmethod: lambda method: (method.__func__,),
+    classmethod: lambda method: (method.__func__,),
+    property: lambda found: (found.fget, found.fset),
+    set: lambda members: sorted(members, key=repr),
+    frozenset: lambda members: sorted(members, key=repr),
+    Mapping: lambda mapping: [part for item in mapping.items() for part in item],
+    list: iter,
+    tuple: iter,
+}
 _BOOKKEEPING = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl")
 _MOST = 100_000  # values; who holds more is not worth a key
 _DEEPEST = 60
@@ -85,22 +97,7 @@ class Description:
 
     def _held(self, value: Any) -> None:
         """What an object consists of."""
-        if isinstance(value, types.MethodType):
-            held: Iterable[Any] = (value.__func__, value.__self__)
-        elif isinstance(value, functools.partial):
-            held = (value.func, value.args, value.keywords)
-        elif isinstance(value, staticmethod | classmethod):
-            held = (value.__func__,)
-        elif isinstance(value, property):
-            held = (value.fget, value.fset)
-        elif isinstance(value, set | frozenset):
-            held = sorted(value, key=repr)
-        elif isinstance(value, Mapping):
-            held = [part for item in value.items() for part in item]
-        elif isinstance(value, list | tuple):
-            held = value
-        else:
-            held = ()
+        held = next((parts(value) for kind, parts in _PARTS.items() if isinstance(value, kind)), ())
         for part in held:
             self.value(part)
         own = dict(getattr(value, "__dict__", {}))

@@ -86,6 +86,13 @@ def wrap_exception(
     return made
 
 
+def refusal(
+    kind: type[ORTModuleFallbackException], text: str, cause: type[Exception] = RuntimeError
+) -> ORTModuleFallbackException:
+    """An exception of `kind` for what was found here, caused by an exception as torch might have raised it."""
+    return wrap_exception(kind, cause(text))
+
+
 class FallbackManager:
     """Remembers the failure that made PyTorch take over, and says so once."""
 

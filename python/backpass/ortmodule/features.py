@@ -20,33 +20,22 @@ _NOT_YET = "not available in this version"
 def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
     """Feature, whether it is on, and a note. What is not built is off, whatever the switches say."""
     options, exported = manager.options, variant.exported
-    functions = exported.python_ops
+    raised = options.fallback_policy.is_disabled()
+    functions, left = len(exported.python_ops), ", ".join(sorted({f.op for f in exported.fallbacks}))
+    called = f"{functions} torch.autograd.Function(s) called back" if functions else "none in this module"
+    kept = options.cache_dir or "set ORTMODULE_CACHE_DIR to keep exports for the next start"
     return [
-        (
-            "ATen Executor",
-            bool(exported.fallbacks),
-            "left to torch: " + ", ".join(sorted({f.op for f in exported.fallbacks}))
-            if exported.fallbacks
-            else "every operator runs in the engine",
-        ),
+        ("ATen Executor", bool(left), f"left to torch: {left}" if left else "every operator runs in the engine"),
         ("Cast Propagation", False, _NOT_YET),
-        (
-            "Custom Function",
-            options.enable_custom_autograd_function,
-            f"{len(functions)} torch.autograd.Function(s) called back" if functions else "none in this module",
-        ),
+        ("Custom Function", options.enable_custom_autograd_function, called),
         ("Memory Optimizer", False, _NOT_YET),
         ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
         (" - FLOP Reduction", False, _NOT_YET),
         (" - Label Sparsity", False, _NOT_YET),
         (" - Embed Sparsity", False, _NOT_YET),
-        (
-            "Export Cache",
-            bool(options.cache_dir),
-            options.cache_dir or "set ORTMODULE_CACHE_DIR to keep exports for the next start",
-        ),
+        ("Export Cache", bool(options.cache_dir), kept),
         ("Variable Shapes", variant.dynamic, _shapes_note(manager, variant)),
-        ("Auto Fallback", not options.fallback_policy.is_disabled(), _policy_note(manager)),
+        ("Auto Fallback", not raised, "failures are raised" if raised else str(options.fallback_policy.name)),
         ("ZeRO Stage3 Support", False, _NOT_YET),
     ]
 
@@ -59,17 +48,12 @@ def _shapes_note(manager: Manager, variant: Variant) -> str:
     return "each set of shapes is exported by itself"
 
 
-def _policy_note(manager: Manager) -> str:
-    policy = manager.options.fallback_policy
-    return "failures are raised" if policy.is_disabled() else str(policy.name)
-
-
 def table(manager: Manager, variant: Variant, build_seconds: float) -> str:
     """The start-up table."""
     mode = "training" if variant.training else "inference"
     found = rows(manager, variant)
     width = max(len(name) for name, _, _ in found)
-    lines = [f"ORTModule({type(manager.module).__name__}) was built for {mode}"]
+    lines = [f"ORTModule({manager.name}) was built for {mode}"]
     lines += [f"  {name:<{width}}  {'ON ' if on else 'OFF'}  {note}" for name, on, note in found]
     source = "read from the cache" if variant.from_cache else _split(variant)
     total = variant.export_seconds + build_seconds
@@ -93,7 +77,7 @@ def report(manager: Manager, variant: Variant, build_seconds: float) -> None:
 
 def explain(manager: Manager) -> str:
     """Everything that was exported and built for a module, and where its time went."""
-    name = type(manager.module).__name__
+    name = manager.name
     if manager.fallback.reason is not None:
         why = manager.fallback.reason
         return f"ORTModule({name}): PyTorch runs the module, because of {type(why).__name__}: {why}"

@@ -7,43 +7,18 @@ text may come from a cache on disk, so only arithmetic on sizes is carried out.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-_ALLOWED = (
-    ast.Expression,
-    ast.BoolOp,
-    ast.And,
-    ast.Or,
-    ast.UnaryOp,
-    ast.Not,
-    ast.USub,
-    ast.BinOp,
-    ast.Add,
-    ast.Sub,
-    ast.Mult,
-    ast.FloorDiv,
-    ast.Div,
-    ast.Mod,
-    ast.Compare,
-    ast.Eq,
-    ast.NotEq,
-    ast.Lt,
-    ast.LtE,
-    ast.Gt,
-    ast.GtE,
-    ast.Load,
-)
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
-
-
-class _Sized:
-    def __init__(self, shape: Sequence[int]) -> None:
-        self._shape = shape
-
-    def size(self) -> Sequence[int]:
-        return self._shape
+_SIZE = re.compile(r"\bL\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_FUNCTIONS: dict[str, Any] = {"max": max, "min": min}
+_OPERATORS = (ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_EXPRESSIONS = (ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Name)
+_ALLOWED = (*_EXPRESSIONS, *_OPERATORS, *_COMPARISONS, ast.boolop, ast.Load)
 
 
 class Guards:
@@ -51,60 +26,37 @@ class Guards:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = list(texts)
-        self._compiled: list[CodeType] | None = None
+
+    @functools.cached_property
+    def _compiled(self) -> list[tuple[CodeType, dict[str, tuple[str, int]]]]:
+        return [_compiled(text) for text in self.texts]
 
     def hold(self, shapes: Mapping[str, Sequence[int]]) -> bool:
-        if self._compiled is None:
-            self._compiled = [_compiled(text) for text in self.texts]
-        space = {"__builtins__": {}, "L": {name: _Sized(shape) for name, shape in shapes.items()}, **_FUNCTIONS}
         try:
-            return all(eval(code, space) for code in self._compiled)
-        except (LookupError, ArithmeticError):
+            for code, sizes in self._compiled:
+                found = {variable: shapes[name][axis] for variable, (name, axis) in sizes.items()}
+                if not eval(code, {"__builtins__": {}, **_FUNCTIONS, **found}):
+                    return False
+        except (LookupError, ArithmeticError, NameError, TypeError):
             return False
+        return True
 
 
-def _compiled(text: str) -> CodeType:
+def _compiled(text: str) -> tuple[CodeType, dict[str, tuple[str, int]]]:
+    """The condition in terms of variables, and the size, by name and axis, that each stands for."""
+    sizes: dict[str, tuple[str, int]] = {}
+
+    def variable(found: re.Match[str]) -> str:
+        sizes[name := f"size_{len(sizes)}"] = found[1], int(found[2])
+        return name
+
     try:
-        tree = ast.parse(text, mode="eval")
-        _check(tree)
+        tree = ast.parse(_SIZE.sub(variable, text), mode="eval")
+        is_arithmetic = all(isinstance(node, _ALLOWED) or _is_number(node) for node in ast.walk(tree))
     except (SyntaxError, ValueError):
-        tree = ast.parse("False", mode="eval")
-    return compile(tree, "<guard>", "eval")
+        is_arithmetic = False
+    return compile(tree if is_arithmetic else ast.parse("False", mode="eval"), "<guard>", "eval"), sizes
 
 
-def _check(node: ast.AST) -> None:
-    if isinstance(node, ast.Constant):
-        if not isinstance(node.value, bool | int | float):
-            raise ValueError("a constant that is no number")
-        return
-    if isinstance(node, ast.Subscript):
-        _check_subscript(node)
-        return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        for argument in node.args:
-            _check(argument)
-        return
-    if not isinstance(node, _ALLOWED):
-        raise ValueError(f"{type(node).__name__} in a condition on sizes")
-    for child in ast.iter_child_nodes(node):
-        _check(child)
-
-
-def _check_subscript(node: ast.Subscript) -> None:
-    """``L['name'].size()[0]`` and nothing else."""
-    text = ast.unparse(node)
-    call = node.value
-    if (
-        isinstance(node.slice, ast.Constant)
-        and type(node.slice.value) is int
-        and isinstance(call, ast.Call)
-        and not call.args
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "size"
-        and isinstance(call.func.value, ast.Subscript)
-        and isinstance(call.func.value.value, ast.Name)
-        and call.func.value.value.id == "L"
-        and isinstance(call.func.value.slice, ast.Constant)
-    ):
-        return
-    raise ValueError(f"{text} in a condition on sizes")
+def _is_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float)

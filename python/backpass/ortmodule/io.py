@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from backpass.ortmodule.fallback import ORTModuleIOError, wrap_exception
+from backpass.ortmodule.fallback import ORTModuleIOError, refusal
 
 Structure = tuple[Any, ...]
 
@@ -102,13 +102,12 @@ def _flatten_container(value: Any, kind: type, tensors: list[torch.Tensor], obje
         return "class", value
     if objects and hasattr(value, "__dict__") and not callable(value):
         return "object", kind, tuple(vars(value)), each(vars(value).values())
-    raise wrap_exception(
+    raise refusal(
         ORTModuleIOError,
-        TypeError(
-            f"type of an input or output: got {kind.__module__}.{kind.__qualname__}, expected a tensor, number, "
-            "string, None, or a list, tuple, mapping or dataclass of these; convert it, or register it with "
-            "torch.utils._pytree.register_pytree_node"
-        ),
+        f"type of an input or output: got {kind.__module__}.{kind.__qualname__}, expected a tensor, number, string, "
+        "None, or a list, tuple, mapping or dataclass of these; convert it, or register it with "
+        "torch.utils._pytree.register_pytree_node",
+        TypeError,
     )
 
 
@@ -138,32 +137,29 @@ def rebuild(structure: Structure, tensors: Iterator[Any]) -> Any:
         return structure[1][structure[2]]
     if kind == "class":
         return structure[1]
-    values = [rebuild(child, tensors) for child in structure[-1]]
-    if kind == "tuple":
-        return tuple(values)
-    if kind == "list":
-        return values
-    if kind == "dict":
-        return dict(zip(structure[1], values, strict=True))
-    return _rebuild_typed(structure, values)
+    return _MAKERS[kind](structure, [rebuild(child, tensors) for child in structure[-1]])
 
 
-def _rebuild_typed(structure: Structure, values: list[Any]) -> Any:
-    kind, made = structure[:2]
-    if kind == "defaultdict":
-        return defaultdict(made, zip(structure[2], values, strict=True))
-    if kind == "mapping":
-        return made(dict(zip(structure[2], values, strict=True)))
-    if kind == "namedtuple":
-        return made(*values)
-    if kind == "sequence":
-        return made(values)
-    if kind == "pytree":
-        return pytree.SUPPORTED_NODES[made].unflatten_fn(values, structure[2].value)
-    result = object.__new__(made)  # a dataclass or object, as it was: without running __init__ again
+def _as_it_was(structure: Structure, values: list[Any]) -> Any:
+    """A dataclass or object, without running __init__ again."""
+    result = object.__new__(structure[1])
     for name, value in zip(structure[2], values, strict=True):
         object.__setattr__(result, name, value)
     return result
+
+
+_MAKERS: dict[str, Callable[[Structure, list[Any]], Any]] = {
+    "list": lambda structure, values: values,
+    "tuple": lambda structure, values: tuple(values),
+    "dict": lambda structure, values: dict(zip(structure[1], values, strict=True)),
+    "defaultdict": lambda structure, values: defaultdict(structure[1], zip(structure[2], values, strict=True)),
+    "mapping": lambda structure, values: structure[1](dict(zip(structure[2], values, strict=True))),
+    "namedtuple": lambda structure, values: structure[1](*values),
+    "sequence": lambda structure, values: structure[1](values),
+    "pytree": lambda structure, values: pytree.SUPPORTED_NODES[structure[1]].unflatten_fn(values, structure[2].value),
+    "dataclass": _as_it_was,
+    "object": _as_it_was,
+}
 
 
 def leaf_names(structure: Structure, name: str) -> Iterator[str]:
@@ -201,6 +197,8 @@ def dump(structure: Structure) -> Any:
 def _dump_part(part: Any) -> Any:
     if isinstance(part, tuple):
         return {"t": [_dump_part(p) for p in part]}
+    if isinstance(part, list):  # what a registered container keeps
+        return {"l": [_dump_part(p) for p in part]}
     if isinstance(part, str) or part is None:
         return part
     if isinstance(part, bool | int | float):
@@ -208,16 +206,8 @@ def _dump_part(part: Any) -> Any:
     if isinstance(part, type) and "<locals>" not in part.__qualname__:
         return {"class": [part.__module__, part.__qualname__]}
     if isinstance(part, _Context):
-        return {"context": _dump_context(part.value)}
+        return {"context": _dump_part(part.value)}
     raise TypeError(f"{part!r} cannot be written down")
-
-
-def _dump_context(value: Any) -> Any:
-    if isinstance(value, list):
-        return {"l": [_dump_context(v) for v in value]}
-    if isinstance(value, tuple):
-        return {"t": [_dump_context(v) for v in value]}
-    return _dump_part(value)
 
 
 def load(data: Any) -> Structure:

@@ -25,12 +25,13 @@ from backpass.ortmodule.fallback import (
     ORTModuleIOError,
     ORTModuleONNXModelException,
     ORTModuleTorchModelException,
+    refusal,
     wrap_exception,
 )
 from backpass.ortmodule.optimizers import apply_graph_optimizers
 from backpass.ortmodule.options import RuntimeOptions, from_environment
 from backpass.ortmodule.tree import ModuleTree
-from backpass.ortmodule.variant import FlatCall, Shapes, Variant
+from backpass.ortmodule.variant import Call, FlatCall, Shapes, Variant
 from backpass.torch.capture import one_at_a_time
 from backpass.torch.exporter import export_module
 from backpass.torch.flat import FlatModule, varying_axes
@@ -39,6 +40,7 @@ from backpass.torch.runtime import EngineGraph
 
 _KNOWN_LIMIT = 1024  # combinations of shapes that are found at once
 _MANY_EXPORTS = 8
+_LAZY = "%s has parameters that get their shapes by the first call: PyTorch runs this one, Backpass the next"
 # Captures with variable dimensions take some times as long. Many programs have two shapes: the last batch is smaller.
 _FIXED_EXPORTS = 2
 
@@ -61,7 +63,7 @@ class Manager:
     """Everything behind ``forward`` of an ORTModule."""
 
     def __init__(self, module: nn.Module, debug: DebugOptions, options: RuntimeOptions | None) -> None:
-        self.module = module
+        self.module, self.name = module, type(module).__name__
         self.debug = debug
         self.logger = make_logger(debug.logging.log_level)
         self.options = from_environment(options, self.logger)
@@ -69,9 +71,11 @@ class Manager:
         self.cache = ExportCache(self.options.cache_dir, self.logger)
         self.variants: list[Variant] = []
         self.reported: set[bool] = set()  # modes whose table was shown
-        self.parameter_names, self.rest_name, self.keyword_names = _parameter_names(module)
+        self._signature: inspect.Signature | None = None
+        with contextlib.suppress(TypeError, ValueError):  # compiled
+            self._signature = inspect.signature(module.forward)
+        self._spelling = functools.cache(functools.partial(_spelling, self._signature))
         self._tree: ModuleTree | None = None
-        self._complete: ModuleTree | None = None  # one whose parameters have shapes
         self._state = 0
         self._states: dict[Any, int] = {}
         self._families: dict[Any, _Family] = {}
@@ -83,23 +87,24 @@ class Manager:
         """What the module returns for these arguments."""
         if torch.compiler.is_dynamo_compiling() or self.fallback.is_active:  # torch.compile wants what the module does
             return self.module(*args, **kwargs)
-        tensors: list[torch.Tensor] = []
         try:
             with one_at_a_time:  # while another thread traces, modules are not what they seem
                 if torch.compiler.is_compiling():
                     return self.module(*args, **kwargs)
                 with self._refusing():
                     tree = self._look()
-                    is_lazy = self._is_lazy(tree)
-                if is_lazy:
+                if tree.is_lazy:
+                    self._tree = None
+                    self.logger.warning(_LAZY, self.name)
                     return self.module(*args, **kwargs)
                 with self._refusing():
-                    variant = self._variant(tree, args, kwargs, tensors)
-                feeds = variant.feeds_from(tree, tensors)
+                    call = self._call(tree, args, kwargs)
+                    variant = self._variant(call)
+                feeds = variant.feeds_for(call)
             try:
-                return self._answer(variant, tree, feeds, tensors)
+                return self._answer(variant, feeds, call)
             except RuntimeError:
-                self._checks(tree, tensors)  # parameters may have been moved meanwhile: a better message
+                self._checks(call)  # parameters may have been moved meanwhile: a better message
                 if not tree.retyped():
                     raise
                 self._tree = None
@@ -118,55 +123,32 @@ class Manager:
             yield
         except (ORTModuleFallbackException, _core.InternalBug):
             raise
+        except _core.Error as error:
+            raise wrap_exception(ORTModuleONNXModelException, error) from error
         except Exception as error:
-            text = f"{type(self.module).__name__} cannot be captured: {type(error).__name__}: {error}"
+            text = f"capture of {self.name} failed: {type(error).__name__}: {error}"
             raise wrap_exception(ORTModuleTorchModelException, error, text) from error
 
-    def _answer(
-        self, variant: Variant, tree: ModuleTree, feeds: list[torch.Tensor], tensors: list[torch.Tensor]
-    ) -> Any:
+    def _answer(self, variant: Variant, feeds: list[torch.Tensor], call: Call) -> Any:
         try:
             if variant.alternatives is not None:
-                return variant.alternatives.run(tree, tensors)
-            return variant.answer(feeds, tensors)
+                return variant.alternatives.run(call)
+            return variant.answer(feeds, call)
         except ORTModuleFallbackException:
             raise
         except Exception as error:
-            if not variant.exported.python_ops or self.fallback.policy.is_disabled() or tree.retyped():
+            if not variant.exported.python_ops or self.fallback.policy.is_disabled() or call.tree.retyped():
                 raise
             # A function of the user's may depend on what is no argument of it; if torch can run it, torch does.
-            text = f"a function that {type(self.module).__name__} calls: {type(error).__name__}: {error}"
+            text = f"a function that {self.name} calls: {type(error).__name__}: {error}"
             raise wrap_exception(ORTModuleTorchModelException, error, text) from error
 
-    def _is_lazy(self, tree: ModuleTree) -> bool:
-        """Whether parameters get their shapes by the first call, which torch makes then."""
-        if tree is self._complete:
-            return False
-        if any(nn.parameter.is_lazy(tree.tensor(name)) for name in tree.slots):
-            self._tree = None
-            self.logger.warning(
-                "%s has parameters that get their shapes by the first call: PyTorch runs this one, Backpass the next",
-                type(self.module).__name__,
-            )
-            return True
-        self._complete = tree
-        return False
-
-    def _variant(
-        self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> Variant:
-        """The graph for these arguments, whose tensors are appended to `tensors`."""
-        arguments = self._flatten(args, kwargs, tensors)
-        shapes = tuple([t.shape for t in tensors])
-        kinds = (
-            tuple([(t.dtype, t.device) for t in tensors]),
-            torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-            torch.get_default_dtype(),
-        )
-        key = (self._state, arguments, kinds, shapes)
+    def _variant(self, call: Call) -> Variant:
+        """The graph for these arguments."""
+        key = (self._state, call.arguments, call.kinds, call.shapes)
         variant = self._known.get(key)
         if variant is None:
-            self._known[key] = variant = self._find(tree, arguments, kinds, shapes, tensors)
+            self._known[key] = variant = self._find(call)
             if len(self._known) > _KNOWN_LIMIT:
                 del self._known[next(iter(self._known))]
         return variant
@@ -184,32 +166,25 @@ class Manager:
             self._state = self._states.setdefault(self._tree.key, len(self._states))
         return self._tree
 
-    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> io.Structure:
+    def _call(self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         if kwargs:  # the same call, however it is written
-            positional = list(args)
-            for name in self.parameter_names[len(args) :]:
-                if name not in kwargs:
-                    break
-                positional.append(kwargs[name])
-            used = self.parameter_names[len(args) : len(positional)]
-            named = sorted(name for name in kwargs if name in self.keyword_names and name not in used)
-            others = [name for name in kwargs if name not in self.keyword_names]  # **kwargs have an order
-            args, kwargs = tuple(positional), {name: kwargs[name] for name in (*named, *others)}
-        return "tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))
+            moved, rest = self._spelling(len(args), tuple(kwargs))
+            args, kwargs = (*args, *[kwargs[name] for name in moved]), {name: kwargs[name] for name in rest}
+        tensors: list[torch.Tensor] = []
+        return Call(tree, ("tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))), tensors)
 
-    def _find(
-        self, tree: ModuleTree, arguments: io.Structure, kinds: Any, shapes: Shapes, tensors: list[torch.Tensor]
-    ) -> Variant:
-        family = self._families.setdefault((self._state, arguments, kinds, tuple(map(len, shapes))), _Family())
+    def _find(self, call: Call) -> Variant:
+        kind = (self._state, call.arguments, call.kinds, tuple(map(len, call.shapes)))
+        family = self._families.setdefault(kind, _Family())
         for variant in family.dynamic:
-            if variant.fits(shapes):
+            if variant.fits(call.shapes):
                 return variant
-        self._checks(tree, tensors)
+        self._checks(call)
         wish = self.options.dynamic_shapes
-        family.seen.append(shapes)
+        family.seen.append(call.shapes)
         dynamic = wish == "always" or (wish == "auto" and len(family.seen) > _FIXED_EXPORTS)
         try:
-            variant = self._export(tree, arguments, tensors, dynamic and not family.no_dynamic, family)
+            variant = self._export(call, dynamic and not family.no_dynamic, family)
         except BaseException:
             family.seen.pop()  # the call was wrong, perhaps
             raise
@@ -217,12 +192,12 @@ class Manager:
             family.dynamic.append(variant)
         if variant.decides:
 
-            def capture(tree: ModuleTree, tensors: list[torch.Tensor]) -> Variant:
+            def capture(call: Call) -> Variant:
                 with one_at_a_time:
-                    self._note(made := self._export(tree, arguments, tensors, variant.dynamic, family))
+                    self._note(made := self._export(call, variant.dynamic, family))
                 return made
 
-            variant.alternatives = Alternatives(variant, capture, type(self.module).__name__)
+            variant.alternatives = Alternatives(variant, capture, self.name)
         self._note(variant)
         return variant
 
@@ -232,28 +207,26 @@ class Manager:
             self.logger.warning(
                 "%s was exported %d times: what changes from call to call (attributes, Python numbers among the "
                 "arguments, shapes the module needs fixed) is part of the graph; tensors are not. explain() lists them",
-                type(self.module).__name__,
+                self.name,
                 _MANY_EXPORTS,
             )
 
-    def _export(
-        self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], dynamic: bool, family: _Family
-    ) -> Variant:
+    def _export(self, call: Call, dynamic: bool, family: _Family) -> Variant:
         begin = time.perf_counter()
         varying = family.varying(every=self.options.dynamic_shapes == "always") if dynamic else None
-        key = self.cache.key(self, tree, arguments, tensors, varying)
-        variant = self.cache.load(key, self, arguments, dynamic)
+        key = self.cache.key(self, call, varying)
+        variant = self.cache.load(key, self, call.arguments, dynamic)
         if variant is None:
             try:
-                variant = self._captured(tree, arguments, tensors, varying)
+                variant = self._captured(call, varying)
             except ORTModuleTorchModelException as error:
                 if not dynamic:
                     raise
-                variant = self._export(tree, arguments, tensors, False, family)  # where that fails, the call was wrong
+                variant = self._export(call, False, family)  # where that fails, the call was wrong
                 family.no_dynamic = True
                 self.logger.warning(
                     "%s cannot be captured with variable dimensions; each new set of shapes is exported by itself: %s",
-                    type(self.module).__name__,
+                    self.name,
                     error,
                 )
                 return variant
@@ -261,7 +234,7 @@ class Manager:
         variant.export_seconds = time.perf_counter() - begin
         self.logger.info(
             "%s was %s for %s, with %s dimensions, in %.2f s",
-            type(self.module).__name__,
+            self.name,
             "found in the cache" if variant.from_cache else "exported",
             "training" if variant.training else "inference",
             "variable" if dynamic else "fixed",
@@ -269,54 +242,41 @@ class Manager:
         )
         return variant
 
-    def _captured(
-        self,
-        tree: ModuleTree,
-        arguments: io.Structure,
-        tensors: list[torch.Tensor],
-        varying: list[list[int]] | None,
-    ) -> Variant:
-        names = self.input_names(arguments)
-        call = FlatCall(self.module, arguments)
-        examples = tuple(t.detach() for t in tensors)
+    def _captured(self, call: Call, varying: list[list[int]] | None) -> Variant:
+        names = self.input_names(call.arguments)
+        function = FlatCall(self.module, call.arguments)
+        tree = call.tree
         with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
-            try:
+            with self._refusing():
                 exported = export_module(
-                    FlatModule(self.module, call, names),
-                    examples,
+                    FlatModule(self.module, function, names),
+                    tuple(t.detach() for t in call.tensors),
                     dynamic_shapes=None if varying is None else varying_axes(names, varying),
                     target_opset=self.options.onnx_opset_version,
                     draft=self._decides,
                 )
-            except (ORTModuleFallbackException, _core.InternalBug):
-                raise
-            except _core.Error as error:
-                raise wrap_exception(ORTModuleONNXModelException, error) from error
-            except Exception as error:
-                text = f"capture of {type(self.module).__name__} failed: {type(error).__name__}: {error}"
-                raise wrap_exception(ORTModuleTorchModelException, error, text) from error
             by_chance = drawn()
         self._checks.check_export(self.module, exported)
         if exported.python_ops and not self.options.enable_custom_autograd_function:
             text = (
                 f"autograd functions: got {', '.join(exported.python_ops)}, but enable_custom_autograd_function is off"
             )
-            raise wrap_exception(ORTModuleTorchModelException, RuntimeError(text))
+            raise refusal(ORTModuleTorchModelException, text)
         if self._tree is tree and not tree.unchanged():  # forward itself sets attributes: take them as they are now
             self._tree = ModuleTree(self.module)
             self._states[self._tree.key] = self._state
         if exported.draft:
             self._decides = True
             self._checks.tell(
-                f"{type(self.module).__name__} decides by the contents of tensors what to compute: what it decides is "
+                f"{self.name} decides by the contents of tensors what to compute: what it decides is "
                 f"checked in every call, and each way that is met is a graph of its own, up to {WAYS} of them"
             )
         if by_chance:
             self._checks.tell(
-                f"{type(self.module).__name__} draws random numbers from Python or numpy; the graph holds what it drew "
+                f"{self.name} draws random numbers from Python or numpy; the graph holds what it drew "
                 "when it was captured. Draw them with torch, and compute with the tensors"
             )
-        return self.variant(exported, arguments, call.result, varying is not None)
+        return self.variant(exported, call.arguments, function.result, varying is not None)
 
     def variant(self, exported: ExportedModel, arguments: io.Structure, result: io.Structure, dynamic: bool) -> Variant:
         names = self.input_names(arguments)
@@ -326,10 +286,13 @@ class Manager:
     def input_names(self, arguments: io.Structure) -> list[str]:
         """Names of the tensors among the arguments: parameters of ``forward``, with positions and keys below them."""
         (_, args), (_, keys, values) = arguments[1]
+        parameters = list(self._signature.parameters.values()) if self._signature is not None else []
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
         names: list[str] = []
         for i, argument in enumerate(args):
-            rest = i - len(self.parameter_names)
-            names += io.leaf_names(argument, self.parameter_names[i] if rest < 0 else f"{self.rest_name}_{rest}")
+            over = i - len(positional)
+            names += io.leaf_names(argument, positional[i] if over < 0 else f"{rest}_{over}")
         for key, value in zip(keys, values, strict=True):
             names += io.leaf_names(value, key)
         return io.unique_names(names)
@@ -340,7 +303,7 @@ class Manager:
         model = variant.exported.proto
         save(model, "torch_exported")
         save(model, "post_processed")
-        model = apply_graph_optimizers(model, type(self.module).__name__)
+        model = apply_graph_optimizers(model, self.name)
         save(model, "optimized_pre_grad")
         options = _core.SessionOptions()
         options.num_threads = self.options.num_threads or torch.get_num_threads()
@@ -354,11 +317,12 @@ class Manager:
         except _core.Error as error:
             raise wrap_exception(ORTModuleONNXModelException, error) from error
         for spec in variant.lost_gradients(graph):
-            text = (
+            raise refusal(
+                ORTModuleIOError,
                 f"argument {spec.target}: forward changes it in place, to a value that has gradients; return the new "
-                "value instead, or detach() it"
+                "value instead, or detach() it",
+                NotImplementedError,
             )
-            raise wrap_exception(ORTModuleIOError, NotImplementedError(text))
         if requires_grad:
             save(graph.session.training_model, "optimized")
         save(graph.session.execution_model, "execution_model")
@@ -368,13 +332,10 @@ class Manager:
         return graph
 
 
-def _parameter_names(module: nn.Module) -> tuple[list[str], str, set[str]]:
-    """Parameters of ``forward`` that can be given by position, the name of those that follow, all that have a name."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+def _spelling(signature: inspect.Signature | None, count: int, names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Of arguments given by name after `count` others: which come next by position, and in what order the rest."""
     try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):  # compiled
-        return [], "args", set()
-    rest = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
-    named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
-    return [p.name for p in parameters if p.kind in kinds], rest[0] if rest else "args", named
+        bound = (signature or inspect.Signature()).bind(*[None] * count, **{name: name for name in names})
+    except TypeError:  # the module says what is wrong with the call
+        return (), names
+    return bound.args[count:], bound.kwargs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,12 +52,10 @@ def apply_graph_optimizers(model: onnx.ModelProto, module: str) -> onnx.ModelPro
     chosen = [entry.function for entry in _registered if entry.modules is None or module in entry.modules]
     if not chosen:
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(model)
     for function in chosen:
         function(changed.graph)
-    if [v.name for v in changed.graph.input] != [v.name for v in model.graph.input]:
-        raise ValueError("a graph optimizer changed the graph's inputs; they must stay as they are")
-    if [v.name for v in changed.graph.output] != [v.name for v in model.graph.output]:
-        raise ValueError("a graph optimizer changed the graph's outputs; they must stay as they are")
+    for group in ("input", "output"):
+        if [v.name for v in getattr(changed.graph, group)] != [v.name for v in getattr(model.graph, group)]:
+            raise ValueError(f"a graph optimizer changed the graph's {group}s; they must stay as they are")
     return changed

@@ -36,15 +36,14 @@ class ModuleTree:
         self.slots: dict[str, Slot] = {}  # of parameters and buffers, by name; tied ones by each of their names
         self.parameters: list[str] = []
         self.modules: list[nn.Module] = []
+        self.is_lazy = False  # parameters get their shapes by the first call
         self._tables: list[dict[str, Any]] = []  # of members, attributes
         self._hooks: list[tuple[dict[int, Any], tuple[int, ...]]] = []
         self._without_hooks: list[dict[int, Any]] = []
-        self._children: list[tuple[dict[str, Any], str, Any]] = []
+        self._same: list[tuple[dict[str, Any], str, Any]] = []
         self._absent: list[Slot] = []
         self._plain: list[tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Any]] = []
-        self._constants: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
         self._containers: list[tuple[dict[str, Any], str, Any]] = []
-        self._objects: list[tuple[dict[str, Any], str, Any]] = []
         self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._described: list[Any] = []
         self._seen: set[int] = set()
@@ -59,7 +58,7 @@ class ModuleTree:
         self._seen.add(id(module))
         for name, child in module._modules.items():
             if first:
-                self._children.append((module._modules, name, child))
+                self._same.append((module._modules, name, child))
             if child is not None:
                 self._add(child, f"{prefix}{name}.")
         for members in (module._parameters, module._buffers):
@@ -68,7 +67,9 @@ class ModuleTree:
                     self._absent.append((members, name))
                     continue
                 self.slots[prefix + name] = (members, name)
-                if not nn.parameter.is_lazy(tensor):
+                if nn.parameter.is_lazy(tensor):
+                    self.is_lazy = True
+                else:
                     self._types[prefix + name] = tuple(tensor.shape), tensor.dtype
                 if members is module._parameters:
                     self.parameters.append(prefix + name)
@@ -89,15 +90,12 @@ class ModuleTree:
                 continue
             if is_plain(value):
                 names.append(name)
-            elif isinstance(value, torch.Tensor):
-                self._constants.append((attributes, name, value, value._version))
-                self._described.append((name, _Same(value), value._version))
             elif isinstance(value, _CONTAINERS):
                 held = _contents(value)
                 self._containers.append((attributes, name, held))
                 self._described.append((name, held))
             elif _is_record(value):
-                self._objects.append((attributes, name, value))
+                self._same.append((attributes, name, value))
                 if id(value) not in self._seen:
                     self._seen.add(id(value))
                     self._note(vars(value), set())
@@ -124,13 +122,11 @@ class ModuleTree:
     def unchanged(self) -> bool:
         """Whether a graph exported when this look was taken still says what the module computes."""
         return (
-            all(members.get(name) is child for members, name, child in self._children)
+            all(members.get(name) is child for members, name, child in self._same)
             and list(map(len, self._tables)) == self._sizes
             and all(members.get(name, self) is None for members, name in self._absent)
             and all(members.get(name) is not None for members, name in self.slots.values())
             and all(a[0][a[1]] is b[0][b[1]] for a, b in self.ties)
-            and all(a.get(n) is t and t._version == version for a, n, t, version in self._constants)
-            and all(a.get(n) is value for a, n, value in self._objects)
             and not any(self._without_hooks)
             and all(tuple(table) == keys for table, keys in self._hooks)
             and all(_contents(a.get(n)) == held for a, n, held in self._containers)
@@ -158,7 +154,7 @@ class ModuleTree:
         return tensor
 
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, functools.partial, slice, np.ndarray)
+_CONTAINERS = (list, tuple, dict, set, frozenset, functools.partial, slice, np.ndarray, torch.Tensor)
 
 
 class _Same:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from backpass.ortmodule import io
-from backpass.ortmodule.fallback import ORTModuleIOError, wrap_exception
+from backpass.ortmodule.fallback import ORTModuleIOError, refusal
 from backpass.ortmodule.guards import Guards
 from backpass.ortmodule.tree import ModuleTree
 from backpass.torch.compiled import CompiledModule
@@ -18,6 +18,18 @@ from backpass.torch.model import ExportedModel
 from backpass.torch.runtime import EngineGraph
 
 Shapes = tuple[tuple[int, ...], ...]
+
+
+class Call:
+    """One call of a module: what it is like, the structure of the arguments, and the tensors in it."""
+
+    def __init__(self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor]) -> None:
+        self.tree, self.arguments, self.tensors = tree, arguments, tensors
+        self.shapes: Shapes = tuple([t.shape for t in tensors])
+        self.autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        self.default_dtype = torch.get_default_dtype()
+        # What a graph depends on besides structure and shapes.
+        self.kinds = tuple([(t.dtype, t.device) for t in tensors]), self.autocast, self.default_dtype
 
 
 @dataclass
@@ -34,7 +46,7 @@ class FlatCall:
         results: list[torch.Tensor] = []
         self.result = io.flatten(self.module(*args, **kwargs), results, objects=True)
         if not results:
-            raise wrap_exception(ORTModuleIOError, TypeError("results of the module: got none, expected a tensor"))
+            raise refusal(ORTModuleIOError, "results of the module: got none, expected a tensor", TypeError)
         return tuple(results)
 
 
@@ -75,14 +87,14 @@ class Variant(CompiledModule):
                     return False
         return self._guards.hold(dict(zip(self.names, shapes, strict=True)))
 
-    def feeds_from(self, tree: ModuleTree, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the graph is called with: the module's present tensors, and these."""
-        if tree is not self._tree:
-            self.connect(tree.slots)
-            self._tree = tree
-        return self.feeds(tensors)
+    def feeds_for(self, call: Call) -> list[torch.Tensor]:
+        """What the graph is called with: the module's present tensors, and the call's."""
+        if call.tree is not self._tree:
+            self.connect(call.tree.slots)
+            self._tree = call.tree
+        return self.feeds(call.tensors)
 
-    def answer(self, feeds: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
+    def answer(self, feeds: list[torch.Tensor], call: Call) -> Any:
         """What the module would return. OtherDecisionError, and nothing done, if that is not known."""
-        leaves = self.run(self.graph(feeds), feeds, tensors)
+        leaves = self.run(self.graph(feeds), feeds, call.tensors)
         return leaves[0] if self.result == io.TENSOR else io.rebuild(self.result, iter(leaves))

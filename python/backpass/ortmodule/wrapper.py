@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from backpass._html import Report
 from backpass.ortmodule import features
 from backpass.ortmodule.debug import DebugOptions
-from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTorchModelException, wrap_exception
+from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTorchModelException, refusal
 from backpass.ortmodule.manager import Manager
 from backpass.ortmodule.options import RuntimeOptions
 from backpass.ortmodule.tree import is_seen
@@ -32,6 +32,16 @@ _STATE_HOOKS = (
 _CLASS_QUESTIONS = {"type", "isinstance", "issubclass", "__class__"}
 # Kept by the wrapper itself; every other attribute is the module's.
 _OWN = {"_original", "_manager", "_debug_options", "_given_options", "forward", *vars(nn.Module())}
+
+
+def _of_original(name: str) -> Any:
+    """A method of nn.Module that is the original's."""
+
+    @functools.wraps(getattr(nn.Module, name))
+    def method(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._original, name)(*args, **kwargs)
+
+    return method
 
 
 class ORTModule(nn.Module):
@@ -173,37 +183,22 @@ class ORTModule(nn.Module):
         self._original._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        yield from self._original.named_modules(*args, **kwargs)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return self._original.load_state_dict(state_dict, *args, **kwargs)
-
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:  # a module around calls these two
-        self._original._save_to_state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._original._load_from_state_dict(*args, **kwargs)
-
-    def get_submodule(self, target: str) -> nn.Module:
-        return self._original.get_submodule(target)
-
-    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
-        self._original.register_buffer(*args, **kwargs)
-
-    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
-        self._original.register_parameter(*args, **kwargs)
+    named_modules = _of_original("named_modules")
+    state_dict = _of_original("state_dict")
+    load_state_dict = _of_original("load_state_dict")
+    _save_to_state_dict = _of_original("_save_to_state_dict")  # a module around calls these two
+    _load_from_state_dict = _of_original("_load_from_state_dict")
+    get_submodule = _of_original("get_submodule")
+    register_buffer = _of_original("register_buffer")
+    register_parameter = _of_original("register_parameter")
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         text = "add_module on an ORTModule: add it to the module before wrapping it"
-        raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+        raise refusal(ORTModuleTorchModelException, text, NotImplementedError)
 
     def _replicate_for_data_parallel(self) -> Any:
         text = "torch.nn.DataParallel of an ORTModule: use torch.nn.parallel.DistributedDataParallel"
-        raise wrap_exception(ORTModuleTorchModelException, NotImplementedError(text))
+        raise refusal(ORTModuleTorchModelException, text, NotImplementedError)
 
     def __repr__(self) -> str:
         inner = repr(self._original).replace("\n", "\n  ")
@@ -279,21 +274,19 @@ def _asks_for_class(code: types.CodeType) -> bool:
 
 def _refused(module: Any) -> ORTModuleFallbackException | None:
     """Why torch has to run this module, where the policy lets it. Raises where nobody can."""
-    if isinstance(module, nn.parallel.DataParallel):
-        problem = "got a DataParallel, expected the module inside it"
-    elif isinstance(module, torch.jit.ScriptModule):
-        problem = "got a ScriptModule, expected the module it was made of"
-    elif isinstance(module, ORTModule):
+    if isinstance(module, ORTModule):
         raise _unusable("got an ORTModule, which needs no other around it")
-    elif not isinstance(module, nn.Module):
+    if not isinstance(module, nn.Module):
         raise _unusable(f"got {type(module).__name__}, expected a torch.nn.Module")
-    else:
-        return None
-    return _unusable(problem)
+    if isinstance(module, nn.parallel.DataParallel):
+        return _unusable("got a DataParallel, expected the module inside it")
+    if isinstance(module, torch.jit.ScriptModule):
+        return _unusable("got a ScriptModule, expected the module it was made of")
+    return None
 
 
 def _unusable(problem: str) -> ORTModuleFallbackException:
-    return wrap_exception(ORTModuleTorchModelException, TypeError(f"ORTModule(module): {problem}"))
+    return refusal(ORTModuleTorchModelException, f"ORTModule(module): {problem}", TypeError)
 
 
 def _collisions(kind: type[nn.Module]) -> list[str]:

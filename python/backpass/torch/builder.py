@@ -16,7 +16,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper
 
-from backpass.torch.symbols import Symbols, dims
+from backpass.torch.symbols import Symbolic, Symbols, broadcast, dims
 
 Dim = int | torch.SymInt
 Scalar = bool | int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool
@@ -41,7 +41,18 @@ ONNX_TYPES: dict[torch.dtype, int] = {
     torch.complex64: TensorProto.COMPLEX64,
     torch.complex128: TensorProto.COMPLEX128,
 }
-TORCH_TYPES = {code: dtype for dtype, code in ONNX_TYPES.items()}
+
+# Element types of results that are not those of what they are computed from.
+_OTHER_TYPES = dict.fromkeys(
+    ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"),
+    torch.bool,
+) | dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "Shape", "Size"), torch.int64)
+
+_POINTWISE = {
+    "Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "Identity", "IsNaN",
+    "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal",
+    "Round", "Sigmoid", "Sign", "Softmax", "Softplus", "Sqrt", "StopGradient", "Sub", "Where", "Xor",
+}  # as far as shapes go  # fmt: skip
 
 
 class NoLoweringError(Exception):
@@ -105,35 +116,17 @@ class GraphBuilder:
 
     # ---- nodes
     @overload
-    def op(
-        self,
-        op_type: str,
-        *inputs: str | None,
-        outputs: None = None,
-        domain: str = "",
-        name: str | None = None,
-        dtype: torch.dtype | None = None,
-        shape: Sequence[Dim] | None = None,
-        **attributes: Any,
-    ) -> Value: ...
+    def op(self, op_type: str, *inputs: str | Scalar | None, outputs: None = None, **settings: Any) -> Value: ...
 
     @overload
     def op(
-        self,
-        op_type: str,
-        *inputs: str | None,
-        outputs: int | Sequence[str | None],
-        domain: str = "",
-        name: str | None = None,
-        dtype: torch.dtype | None = None,
-        shape: Sequence[Dim] | None = None,
-        **attributes: Any,
+        self, op_type: str, *inputs: str | Scalar | None, outputs: int | Sequence[str | None], **settings: Any
     ) -> tuple[Value, ...]: ...
 
     def op(
         self,
         op_type: str,
-        *inputs: str | None,
+        *inputs: str | Scalar | None,
         outputs: int | Sequence[str | None] | None = None,
         domain: str = "",
         name: str | None = None,
@@ -143,11 +136,16 @@ class GraphBuilder:
     ) -> Value | tuple[Value, ...]:
         """Adds a node and returns its output, or a tuple of them when ``outputs`` says how many.
 
-        ``None`` among the inputs is an omitted one; attributes that are None are left out. ``outputs`` may be a list
-        of names, in which None stands for an output nobody wants. ``dtype`` and ``shape`` describe the first output.
+        ``None`` among the inputs is an omitted one; a number is a constant of the element type of the first tensor that
+        is computed with. Attributes that are None are left out. ``outputs`` may be a list of names, in which None
+        stands for an output nobody wants. ``dtype`` and ``shape`` describe the first output: without them it has the
+        usual element type, and the shape of operators that work element by element.
         """
         wanted = [o or "" for o in outputs] if isinstance(outputs, list | tuple) else self._fresh_list(outputs)
-        names = ["" if i is None else str(i) for i in inputs]
+        computed = inputs[1:] if op_type == "Where" else inputs
+        kind = next((i.dtype for i in computed if isinstance(i, Value)), None)
+        values = [i if i is None or isinstance(i, str) else self._number(i, op_type, kind) for i in inputs]
+        names = ["" if i is None else str(i) for i in values]
         while names and not names[-1]:
             names.pop()
         label = unused_name(name or self._scope, self._node_names)
@@ -155,9 +153,14 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(op_type, names, wanted, name=label, domain=domain, **kept))
         if domain and domain not in self.domains:
             self.domains[domain] = 1
-        results = [Value(n) for n in wanted]
-        results[0] = Value(wanted[0], dtype, shape)
-        return results[0] if outputs is None else tuple(results)
+        extents = _usual_shape(op_type, values) if shape is None else shape
+        first = Value(wanted[0], dtype or _OTHER_TYPES.get(op_type, kind), extents)
+        return first if outputs is None else (first, *map(Value, wanted[1:]))
+
+    def _number(self, value: Scalar, op_type: str, dtype: torch.dtype | None) -> Value:
+        if dtype is None:
+            raise TypeError(f"{op_type}: got the number {value} beside no tensor whose element type is known")
+        return self.scalar(value, dtype)
 
     def _fresh_list(self, count: Any) -> list[str]:
         return [self.fresh() for _ in range(1 if count is None else count)]
@@ -168,16 +171,16 @@ class GraphBuilder:
             return value
         if dtype not in ONNX_TYPES or dtype.is_complex or (value.dtype is not None and value.dtype.is_complex):
             raise NoLoweringError(f"Cast from {value.dtype} to {dtype}")
-        return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype, shape=value.shape)
+        return self.op("Cast", value, to=ONNX_TYPES[dtype], dtype=dtype)
 
     def identity(self, value: str) -> Value:
-        result = self.op("Identity", value)
-        return self.like(result, value) if isinstance(value, Value) else result
+        return self.op("Identity", value)
 
     def stop_gradient(self, value: Value) -> Value:
         """The value, through which no gradient flows back."""
-        domain, op = (DOMAIN, "StopGradient") if self.stop_gradient_kept else ("", "Identity")
-        return self.like(self.op(op, value, domain=domain), value)
+        if not self.stop_gradient_kept:
+            return self.identity(value)
+        return self.op("StopGradient", value, domain=DOMAIN)
 
     @staticmethod
     def like(name: str, other: Value) -> Value:
@@ -207,9 +210,8 @@ class GraphBuilder:
 
     def scalar(self, value: Scalar, dtype: torch.dtype) -> Value:
         """A number, also a symbolic one, as a 0-D value of this element type."""
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            found = self.symbols.number(value)
-            return self.cast(found, dtype)
+        if isinstance(value, Symbolic):
+            return self.cast(self.symbols.number(value), dtype)
         return self.constant(value, dtype)
 
     # ---- sizes
@@ -220,7 +222,7 @@ class GraphBuilder:
     def size(self, value: Dim | str) -> Value:
         """One size, as a 0-D int64 value."""
         if isinstance(value, str):
-            return self.op("Reshape", value, self.constant(np.zeros(0, np.int64)), dtype=torch.int64, shape=())
+            return self.op("Reshape", value, self.constant([]), dtype=torch.int64, shape=())
         if isinstance(value, int):
             return self.constant(value, torch.int64)
         return self.symbols.number(value)
@@ -251,10 +253,6 @@ class GraphBuilder:
             raise TypeError(f"the element type of {str(value)!r} is not known here")
         return value.dtype
 
-    @staticmethod
-    def rank_of(value: Value) -> int:
-        return value.rank
-
     def value_info(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> onnx.ValueInfoProto:
         extents = [d if isinstance(d, int) else self.symbols.dim_name(d) for d in dims(shape)]
         return helper.make_tensor_value_info(name, ONNX_TYPES[dtype], extents)
@@ -272,6 +270,12 @@ class GraphBuilder:
         model = helper.make_model(graph, opset_imports=opsets, producer_name="backpass")
         model.ir_version = 10
         return model
+
+
+def _usual_shape(op_type: str, inputs: Sequence[str | None]) -> tuple[Dim, ...] | None:
+    shapes = [getattr(i, "shape", None) for i in inputs if i is not None]
+    known = [s for s in shapes if s is not None]
+    return broadcast(*known) if op_type in _POINTWISE and known and len(known) == len(shapes) else None
 
 
 def unused_name(hint: str, taken: set[str]) -> str:
@@ -308,4 +312,4 @@ def _bytes(tensor: torch.Tensor) -> bytes:
         return b"" if flat.numel() == 0 else flat.view(torch.uint8).numpy().tobytes()
 
 
-__all__ = ["ONNX_TYPES", "TORCH_TYPES", "Dim", "GraphBuilder", "NoLoweringError", "Scalar", "Value"]
+__all__ = ["ONNX_TYPES", "Dim", "GraphBuilder", "NoLoweringError", "Scalar", "Value"]

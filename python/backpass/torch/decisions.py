@@ -32,14 +32,12 @@ _STRICT = {sympy.LessThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.Strict
 _READING = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 ASSERTION = torch.ops.aten._assert_scalar.default
 
-_COMPARED: dict[Any, str] = {
+_OF_ALIKE: dict[Any, str] = {
     operator.eq: "Equal",
     operator.ge: "GreaterOrEqual",
     operator.gt: "Greater",
     operator.le: "LessOrEqual",
     operator.lt: "Less",
-}
-_ARITHMETIC: dict[Any, str] = {
     operator.add: "Add",
     operator.sub: "Sub",
     operator.mul: "Mul",
@@ -133,13 +131,13 @@ class Decisions:
         """Whether all conditions hold; None without any."""
         found: Value | None = None
         for condition in self._conditions:
-            found = condition if found is None else self._op("And", found, condition, dtype=torch.bool)
+            found = condition if found is None else self._op("And", found, condition)
         return found
 
-    def _op(self, op: str, *inputs: Value, dtype: torch.dtype | None) -> Value:
+    def _op(self, op: str, *inputs: Value) -> Value:
         key = (op, *inputs)
         if key not in self._made:
-            self._made[key] = self._b.op(op, *inputs, dtype=dtype, shape=())
+            self._made[key] = self._b.op(op, *inputs, shape=())
         return self._made[key]
 
     def _number(self, argument: Any) -> Value:
@@ -171,12 +169,12 @@ class Decisions:
         """``tensor.item()``"""
         assert tensor.dtype is not None
         wide = torch.float64 if tensor.dtype.is_floating_point else torch.int64
-        number = self._op("Reshape", tensor, self._b.constant([], torch.int64), dtype=tensor.dtype)
+        number = self._op("Reshape", tensor, self._b.constant([]))
         return self._cast(number, torch.bool if tensor.dtype is torch.bool else wide)
 
     def _extent(self, tensor: Value, axis: Any) -> Value:
-        extent = self._b.op("Shape", tensor, start=axis, end=axis + 1 or None, dtype=torch.int64, shape=(1,))
-        return self._op("Reshape", extent, self._b.constant([], torch.int64), dtype=torch.int64)
+        extent = self._b.op("Shape", tensor, start=axis, end=axis + 1 or None, shape=(1,))
+        return self._op("Reshape", extent, self._b.constant([]))
 
     def _cast(self, value: Value, dtype: torch.dtype) -> Value:
         try:
@@ -189,41 +187,36 @@ class Decisions:
         wide = torch.float64 if any(v.dtype is torch.float64 for v in values) else least
         return [self._cast(v, wide) for v in values]
 
-    def _compared(self, op: str, values: Sequence[Value]) -> Value:
-        return self._op(op, *self._alike(values), dtype=torch.bool)
-
-    def _arithmetic(self, op: str, values: Sequence[Value]) -> Value:
-        alike = self._alike(values)
-        return self._op(op, *alike, dtype=alike[0].dtype)
+    def _of_alike(self, op: str, values: Sequence[Value]) -> Value:
+        return self._op(op, *self._alike(values))
 
     def _logic(self, op: str, values: Sequence[Value]) -> Value:
-        return self._op(op, *(self._cast(v, torch.bool) for v in values), dtype=torch.bool)
+        return self._op(op, *(self._cast(v, torch.bool) for v in values))
 
     def _rounded(self, op: str | None, values: Sequence[Value]) -> Value:
         (value,) = values
         if op is not None and value.dtype is torch.float64:
-            value = self._op(op, value, dtype=torch.float64)
+            value = self._op(op, value)
         return self._cast(value, torch.int64)
 
     def _special(self, name: str, values: Sequence[Value]) -> Value:
         if name == "unequal":
-            return self._logic("Not", [self._compared("Equal", values)])
+            return self._logic("Not", [self._of_alike("Equal", values)])
         if name == "where":
-            x, y = self._alike(values[1:])
-            return self._op("Where", values[0], x, y, dtype=x.dtype)
+            return self._op("Where", values[0], *self._alike(values[1:]))
         if name == "float":
             return self._cast(values[0], torch.float64)
         x, *rest = self._alike(values, torch.float64 if name == "divide" else torch.int64)
         if name in ("negative", "absolute"):
-            return self._op({"negative": "Neg", "absolute": "Abs"}[name], x, dtype=x.dtype)
+            return self._op({"negative": "Neg", "absolute": "Abs"}[name], x)
         if name == "divide":
-            return self._op("Div", x, *rest, dtype=x.dtype)
+            return self._op("Div", x, *rest)
         if x.dtype is torch.float64:
             raise Unsupported("decision on data: got // or % of floats, expected it of integers")
-        remainder = self._op("Mod", x, *rest, dtype=x.dtype)
+        remainder = self._op("Mod", x, *rest)
         if name == "remainder":
             return remainder
-        return self._op("Div", self._op("Sub", x, remainder, dtype=x.dtype), *rest, dtype=x.dtype)
+        return self._op("Div", self._op("Sub", x, remainder), *rest)
 
 
 _SPECIAL: dict[Any, str] = {
@@ -237,8 +230,7 @@ _SPECIAL: dict[Any, str] = {
     operator.floordiv: "quotient",
 }
 _EMITTED: tuple[tuple[dict[Any, Any], Callable[[Decisions, Any, Sequence[Value]], Value]], ...] = (
-    (_COMPARED, Decisions._compared),
-    (_ARITHMETIC, Decisions._arithmetic),
+    (_OF_ALIKE, Decisions._of_alike),
     (_LOGIC, Decisions._logic),
     (_ROUNDED, Decisions._rounded),
     (_SPECIAL, Decisions._special),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -28,16 +28,18 @@ def names_of(target: Target) -> Iterator[str]:
                 yield from names_of(getattr(target, overload))
 
 
-def lowers(*targets: Target) -> Callable[[F], F]:
-    """Makes a function the built-in lowering of operators: ``@lowers(aten.relu)``."""
-
+def _registering(table: dict[str, Lowering], targets: Sequence[Target]) -> Callable[[F], F]:
     def register(function: F) -> F:
         for target in targets:
-            for name in names_of(target):
-                _BUILT_IN[name] = function
+            table.update(dict.fromkeys(names_of(target), function))
         return function
 
     return register
+
+
+def lowers(*targets: Target) -> Callable[[F], F]:
+    """Makes a function the built-in lowering of operators: ``@lowers(aten.relu)``."""
+    return _registering(_BUILT_IN, targets)
 
 
 def load_built_in() -> dict[str, Lowering]:
@@ -64,14 +66,7 @@ class Dispatcher:
 
     def register(self, *targets: Target) -> Callable[[F], F]:
         """Decorator: this function lowers these operators (overloads, packets, or names such as ``mylib::op``)."""
-
-        def put(function: F) -> F:
-            for target in targets:
-                for name in names_of(target):
-                    self._table[name] = function
-            return function
-
-        return put
+        return _registering(self._table, targets)
 
     def remove(self, *targets: Target) -> None:
         """These operators are decomposed or handed to torch from now on."""

@@ -21,10 +21,9 @@ class _Inputs:
         self.names: list[str] = []
 
     def add(self, name: str) -> int:
-        if name in self.names:
-            return self.names.index(name)
-        self.names.append(name)
-        return len(self.names) - 1
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
 
     def slot(self, value: Any) -> dict[str, int] | None:
         if isinstance(value, Value):
@@ -44,19 +43,9 @@ def emit_aten(b: GraphBuilder, node: fx.Node, args: Sequence[Any], kwargs: dict[
     if not isinstance(target, torch._ops.OpOverload):
         raise TypeError(f"node {node.name}: got {target}, expected an operator of torch.ops")
     namespace, name = target._schema.name.split("::")
-    inputs = _Inputs(b)
-    arguments = encode(args, kwargs, inputs.slot)
-    results = _emit(
-        b,
-        "ATen",
-        "org.pytorch.aten",
-        inputs.names,
-        _metas(node),
-        name=f"ATen_{name}",
-        operator=name if namespace == "aten" else f"{namespace}::{name}",
-        overload_name=target._overloadname.removeprefix("default"),
-        arguments=arguments,
-    )
+    operator = name if namespace == "aten" else f"{namespace}::{name}"
+    overload = target._overloadname.removeprefix("default")
+    results = _emit_operator(b, f"ATen_{name}", operator, overload, args, kwargs, _metas(node))
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         return results[0]
@@ -69,20 +58,16 @@ NOT_TRUE = "Expected Tensor with single nonzero value, but got zero"
 
 def emit_assertion(b: GraphBuilder, condition: Value, message: str = NOT_TRUE) -> Value:
     """A node that raises in torch, else gives the number 1 to whatever is to depend on it."""
+    args, made = (condition, message, b.constant(1)), [torch.ones((), dtype=torch.int64)]
+    return _emit_operator(b, "ATen__assert_async", "_functional_assert_async", "msg", args, {}, made)[0]
+
+
+def _emit_operator(
+    b: GraphBuilder, name: str, operator: str, overload: str, args: Sequence[Any], kwargs: Any, metas: Any
+) -> list[Value]:
     inputs = _Inputs(b)
-    arguments = encode((condition, message, b.constant(1, torch.int64)), {}, inputs.slot)
-    (token,) = _emit(
-        b,
-        "ATen",
-        "org.pytorch.aten",
-        inputs.names,
-        [torch.ones((), dtype=torch.int64)],
-        name="ATen__assert_async",
-        operator="_functional_assert_async",
-        overload_name="msg",
-        arguments=arguments,
-    )
-    return token  # type: ignore[no-any-return]
+    call = {"operator": operator, "overload_name": overload, "arguments": encode(args, kwargs, inputs.slot)}
+    return _emit(b, "ATen", "org.pytorch.aten", inputs.names, metas, name=name, **call)
 
 
 def emit_python_op(
@@ -121,7 +106,7 @@ def _emit(
     inputs: Sequence[str],
     metas: Sequence[torch.Tensor],
     **attributes: Any,
-) -> list[Any]:
+) -> list[Value]:
     extents = [None if _unknown(m) else b.sizes(list(m.shape)) for m in metas]
     made = b.op(
         op,
@@ -133,9 +118,7 @@ def _emit(
         output_types=[ONNX_TYPES[m.dtype] for m in metas],
         **attributes,
     )
-    names = [made] if isinstance(made, str) else made
-    told = [_with_rank(b, str(n), m) for n, m in zip(names, metas, strict=True)]
-    return [Value(n, m.dtype, tuple(m.shape)) for n, m in zip(told, metas, strict=True)]
+    return [Value(_with_rank(b, n, m), m.dtype, tuple(m.shape)) for n, m in zip(made, metas, strict=True)]
 
 
 def _unknown(meta: torch.Tensor) -> list[int]:
@@ -151,4 +134,4 @@ def _with_rank(b: GraphBuilder, name: str, meta: torch.Tensor) -> str:
     if len(unknown) != 1:
         return name
     extents = [-1 if i in unknown else extent for i, extent in enumerate(meta.shape)]
-    return str(b.op("Reshape", name, b.sizes(extents)))
+    return b.op("Reshape", name, b.sizes(extents))

@@ -25,9 +25,9 @@ from backpass.torch.symbols import Symbolic, dims
 DEFAULT_OPSET = 23
 
 _IGNORED = {
-    "aten::_assert_tensor_metadata.default",
-    "aten::sym_constrain_range.default",
-    "aten::sym_constrain_range_for_size.default",
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
 }
 _ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
@@ -81,7 +81,7 @@ class Lowerer:
         if getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.target, torch._ops.OpOverload):
             container, index = self._translate(node.args, env)
             return container[index]
-        if isinstance(node.target, torch._ops.OpOverload) and f"{node.target}" in _IGNORED_TEXT:
+        if node.target in _IGNORED:
             return None
         args, kwargs = self._translate(node.args, env), self._translate(node.kwargs, env)
         self.b.scope(node.name)
@@ -149,9 +149,6 @@ class Lowerer:
         return result
 
 
-_IGNORED_TEXT = {name.replace("::", ".") for name in _IGNORED}
-
-
 def export_graph(
     module: fx.GraphModule,
     inputs: Sequence[InputSpec] | None = None,
@@ -187,9 +184,7 @@ def export_graph(
     same_as = [next(k for k, other in enumerate(nodes) if other is node) for node in nodes]  # a copy is not the same
     output_specs, template, output_infos = _declare_outputs(builder, results, kinds, passed, same_as)
     if lowerer.decided is not None:
-        held = builder.like(
-            builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])[0], lowerer.decided
-        )
+        (held,) = builder.op("Identity", lowerer.decided, outputs=[builder.fresh("decided")])
         output_specs.append(OutputSpec(str(held), "condition", None, torch.bool))
         output_infos.append(builder.value_info(held, torch.bool, ()))
     exported = ExportedModel(
@@ -221,7 +216,7 @@ def _keep_assertions(b: GraphBuilder, nodes: list[Any], results: list[Any], asse
     extents = b.op("Shape", first)
     for token in assertions:
         extents = b.op("Mul", extents, token)
-    guarded = b.like(b.op("Reshape", first, extents, allowzero=1), first)
+    guarded = b.op("Reshape", first, extents, allowzero=1, shape=first.shape)
     for i in made:
         results[i] = guarded if nodes[i] is nodes[made[0]] else results[i]
 

@@ -3,6 +3,8 @@ emitted once."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,7 @@ class Symbols:
         """This expression is held by a 0-D value."""
         expr = _expression(value)
         if isinstance(expr, sympy.Basic) and not expr.is_number and expr not in self._made:
-            self._made[expr] = self._b.op("Reshape", name, self._b.constant([1]), dtype=_type_of(value), shape=(1,))
+            self._made[expr] = self._one_element(name, _type_of(value))
 
     def knows(self, value: Symbolic) -> bool:
         """Whether every symbol of the expression has a source."""
@@ -67,30 +69,19 @@ class Symbols:
             return self._b.constant(plain, torch.int64)
         key = ("vector", *plain)
         if key not in self._made:
-            parts = self._parts(plain)
-            shape = (len(plain),)
-            self._made[key] = (
-                parts[0] if len(parts) == 1 else self._b.op("Concat", *parts, axis=0, dtype=torch.int64, shape=shape)
-            )
+            parts: list[Value] = []
+            for fixed, run in itertools.groupby(plain, lambda v: isinstance(v, int)):
+                items = list(run)
+                parts += [self._b.constant(items, torch.int64)] if fixed else map(self._element, items)
+            whole = parts[0] if len(parts) == 1 else self._b.op("Concat", *parts, axis=0, shape=(len(plain),))
+            self._made[key] = whole
         return self._made[key]
 
-    def _parts(self, plain: Sequence[Any]) -> list[Value]:
-        parts: list[Value] = []
-        run: list[int] = []
-        for item in [*plain, None]:
-            if isinstance(item, int):
-                run.append(item)
-                continue
-            if run:
-                parts.append(self._b.constant(run, torch.int64))
-                run = []
-            if item is None:
-                break
-            parts.append(self._one_element(item) if isinstance(item, str) else self._emit(item))
-        return parts
+    def _element(self, item: str | sympy.Basic) -> Value:
+        return self._one_element(item, torch.int64) if isinstance(item, str) else self._emit(item)
 
-    def _one_element(self, name: str) -> Value:
-        return self._b.op("Reshape", name, self._b.constant([1]), dtype=torch.int64, shape=(1,))
+    def _one_element(self, name: str, dtype: torch.dtype) -> Value:
+        return self._b.op("Reshape", name, self._b.constant([1]), dtype=dtype, shape=(1,))
 
     def number(self, value: Symbolic | int | float | bool) -> Value:
         """One number as a 0-D value: int64, float64 or bool."""
@@ -100,8 +91,7 @@ class Symbols:
             return self._b.constant(_python(expr, dtype), dtype)
         key = ("number", expr)
         if key not in self._made:
-            shape = self._b.constant([], torch.int64)
-            self._made[key] = self._b.op("Reshape", self._emit(expr), shape, dtype=dtype, shape=())
+            self._made[key] = self._b.op("Reshape", self._emit(expr), self._b.constant([]), dtype=dtype, shape=())
         return self._made[key]
 
     def _found(self, symbol: sympy.Symbol) -> bool:
@@ -123,7 +113,7 @@ class Symbols:
     def _extent(self, name: str, axis: int) -> Value:
         key = ("extent", name, axis)
         if key not in self._made:
-            self._made[key] = self._b.op("Shape", name, start=axis, end=axis + 1, dtype=torch.int64, shape=(1,))
+            self._made[key] = self._b.op("Shape", name, start=axis, end=axis + 1, shape=(1,))
         return self._made[key]
 
     def _emit(self, expr: sympy.Basic) -> Value:
@@ -144,29 +134,18 @@ class Symbols:
             self._made[expr] = self._function(expr)
         return self._made[expr]
 
-    def _binary(self, op: str, x: Value, y: Value, dtype: torch.dtype | None = None) -> Value:
+    def _binary(self, op: str, x: Value, y: Value) -> Value:
         if x.dtype != y.dtype:
             wide = torch.float64 if torch.float64 in (x.dtype, y.dtype) else torch.int64
             x, y = self._b.cast(x, wide), self._b.cast(y, wide)
-        return self._b.op(op, x, y, dtype=dtype or x.dtype, shape=(1,))
-
-    def _compared(self, op: str, expr: sympy.Basic) -> Value:
-        x, y = map(self._emit, expr.args)
-        return self._binary(op, x, y, torch.bool)
-
-    def _fold(self, op: str, args: Sequence[sympy.Basic]) -> Value:
-        parts = [self._emit(a) for a in args]
-        result = parts[0]
-        for part in parts[1:]:
-            result = self._binary(op, result, part)
-        return result
+        return self._b.op(op, x, y)
 
     def _function(self, expr: sympy.Basic) -> Value:
         name = type(expr).__name__
         if name in _FOLDED:
-            return self._fold(_FOLDED[name], expr.args)
-        if name in _COMPARED:
-            return self._compared(_COMPARED[name], expr)
+            return functools.reduce(functools.partial(self._binary, _FOLDED[name]), map(self._emit, expr.args))
+        if name in _UNARY:
+            return self._unary(*_UNARY[name], expr)
         if name in _SPECIAL:
             return _SPECIAL[name](self, expr)
         raise LookupError(f"size expression {expr}: {name} is not known")
@@ -191,32 +170,35 @@ class Symbols:
         x, y = (self._b.cast(self._emit(a), torch.float64) for a in expr.args)
         return self._binary("Div", x, y)
 
-    def _unary(self, op: str | None, expr: sympy.Basic, dtype: torch.dtype) -> Value:
+    def _unary(self, op: str | None, dtype: torch.dtype, expr: sympy.Basic) -> Value:
         x = self._emit(expr.args[0])
         if op is not None:
-            x = self._b.op(op, self._b.cast(x, torch.float64), dtype=torch.float64, shape=(1,))
+            x = self._b.op(op, self._b.cast(x, torch.float64), shape=(1,))
         return self._b.cast(x, dtype)
 
     def _where(self, expr: sympy.Basic) -> Value:
-        condition, x, y = map(self._emit, expr.args)
-        return self._b.op("Where", condition, x, y, dtype=x.dtype, shape=(1,))
+        return self._b.op("Where", *map(self._emit, expr.args))
 
     def _not(self, expr: sympy.Basic) -> Value:
-        return self._b.op("Not", self._emit(expr.args[0]), dtype=torch.bool, shape=(1,))
+        return self._b.op("Not", self._emit(expr.args[0]))
 
     def _unequal(self, expr: sympy.Basic) -> Value:
-        same = self._compared("Equal", expr)
-        return self._b.op("Not", same, dtype=torch.bool, shape=(1,))
+        return self._b.op("Not", self._binary("Equal", *map(self._emit, expr.args)))
 
 
 _FOLDED = {"Add": "Add", "Mul": "Mul", "Max": "Max", "Min": "Min", "Mod": "Mod", "PythonMod": "Mod", "CleanDiv": "Div"}
-_FOLDED |= {"PowByNatural": "Pow", "FloatPow": "Pow", "And": "And", "Or": "Or"}
-_COMPARED = {
-    "Equality": "Equal",
-    "GreaterThan": "GreaterOrEqual",
-    "StrictGreaterThan": "Greater",
-    "LessThan": "LessOrEqual",
-    "StrictLessThan": "Less",
+_FOLDED |= {"PowByNatural": "Pow", "FloatPow": "Pow", "And": "And", "Or": "Or", "Equality": "Equal"}
+_FOLDED |= {"GreaterThan": "GreaterOrEqual", "StrictGreaterThan": "Greater"}
+_FOLDED |= {"LessThan": "LessOrEqual", "StrictLessThan": "Less"}
+_UNARY: dict[str, tuple[str | None, torch.dtype]] = {
+    "ToFloat": (None, torch.float64),
+    "TruncToInt": (None, torch.int64),
+    "FloorToInt": ("Floor", torch.int64),
+    "CeilToInt": ("Ceil", torch.int64),
+    "RoundToInt": ("Round", torch.int64),
+    "OpaqueUnaryFn_sqrt": ("Sqrt", torch.float64),
+    "OpaqueUnaryFn_exp": ("Exp", torch.float64),
+    "OpaqueUnaryFn_log": ("Log", torch.float64),
 }
 _SPECIAL: dict[str, Callable[[Symbols, sympy.Basic], Value]] = {
     "Pow": Symbols._power,
@@ -224,14 +206,6 @@ _SPECIAL: dict[str, Callable[[Symbols, sympy.Basic], Value]] = {
     "ModularIndexing": Symbols._modular,
     "IntTrueDiv": Symbols._true_div,
     "FloatTrueDiv": Symbols._true_div,
-    "ToFloat": lambda s, e: s._unary(None, e, torch.float64),
-    "TruncToInt": lambda s, e: s._unary(None, e, torch.int64),
-    "FloorToInt": lambda s, e: s._unary("Floor", e, torch.int64),
-    "CeilToInt": lambda s, e: s._unary("Ceil", e, torch.int64),
-    "RoundToInt": lambda s, e: s._unary("Round", e, torch.int64),
-    "OpaqueUnaryFn_sqrt": lambda s, e: s._unary("Sqrt", e, torch.float64),
-    "OpaqueUnaryFn_exp": lambda s, e: s._unary("Exp", e, torch.float64),
-    "OpaqueUnaryFn_log": lambda s, e: s._unary("Log", e, torch.float64),
     "Identity": lambda s, e: s._emit(e.args[0]),
     "Where": Symbols._where,
     "Not": Symbols._not,
@@ -242,6 +216,17 @@ _SPECIAL: dict[str, Callable[[Symbols, sympy.Basic], Value]] = {
 def dims(shape: Sequence[int | torch.SymInt]) -> tuple[int | torch.SymInt, ...]:
     """The extents, those that turned out to be numbers as ints."""
     return tuple(d if isinstance(d, int) or not d.node.expr.is_number else int(d) for d in shape)
+
+
+def broadcast(*shapes: Sequence[int | torch.SymInt]) -> tuple[int | torch.SymInt, ...]:
+    """The shape these broadcast to: of extents that may be 1 or not, those that are not known to be 1 count."""
+    rank = max(len(s) for s in shapes)
+    padded = [(*[1] * (rank - len(s)), *s) for s in shapes]
+    return tuple(next((d for d in extents if not is_one(d)), 1) for extents in zip(*padded, strict=True))
+
+
+def is_one(extent: int | torch.SymInt) -> bool:
+    return isinstance(extent, int) and extent == 1
 
 
 def _plain(value: Any) -> Any:

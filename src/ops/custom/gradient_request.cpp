@@ -33,7 +33,8 @@ const Register gradient{{.name = "Gradient",
                          .outputs = {1, -1},
                          .types = types::floats,
                          .infer = infer,
-                         .compute = compute}};
+                         .compute = compute,
+                         .is_gradient_request = true}};
 
 const Register product{{.name = "VectorJacobianProduct",
                         .domain = "backpass",
@@ -42,7 +43,8 @@ const Register product{{.name = "VectorJacobianProduct",
                         .outputs = {1, -1},
                         .types = types::floats,
                         .infer = infer_product,
-                        .compute = compute}};
+                        .compute = compute,
+                        .is_gradient_request = true}};
 
 }  // namespace
 }  // namespace backpass

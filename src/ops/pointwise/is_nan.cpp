@@ -1,4 +1,4 @@
-// IsNaN, IsInf.
+// IsNaN, IsInf, com.microsoft IsFinite.
 #include <array>
 #include <limits>
 
@@ -34,8 +34,16 @@ struct IsInf {
   }
 };
 
+struct IsFinite {
+  template <class T>
+  static HWY_INLINE bool call(T x, const TileParams&) {
+    return x >= std::numeric_limits<T>::lowest() && x <= std::numeric_limits<T>::max();
+  }
+};
+
 TileLoop is_nan(DType t) { return real_loop<IsNaN, 1, true>(t); }
 TileLoop is_inf(DType t) { return real_loop<IsInf, 1, true>(t); }
+TileLoop is_finite(DType t) { return real_loop<IsFinite, 1, true>(t); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -48,6 +56,7 @@ namespace {
 
 BACKPASS_TILE_FUNCTION(is_nan, "IsNaN", 1, true);
 BACKPASS_TILE_FUNCTION(is_inf, "IsInf", 1, true);
+BACKPASS_TILE_FUNCTION(is_finite, "IsFinite", 1, true);
 
 constexpr DTypeSet kFloat8{DType::float8e4m3fn, DType::float8e4m3fnuz, DType::float8e5m2, DType::float8e5m2fnuz};
 
@@ -113,6 +122,12 @@ const RegisterPointwise is_inf_op{{.name = "IsInf",
                                    .types = types::floats | kFloat8,
                                    .prepare = prepare_is_inf},
                                   {.function = &is_inf_tile, .params = wanted_signs}};
+
+const RegisterPointwise is_finite_op{{.name = "IsFinite",
+                                      .domain = "com.microsoft",
+                                      .doc = "Where X is neither infinite nor NaN.",
+                                      .types = types::floats},
+                                     {.function = &is_finite_tile}};
 
 }  // namespace
 }  // namespace backpass

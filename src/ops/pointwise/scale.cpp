@@ -1,4 +1,4 @@
-// com.microsoft Scale, ScaledSum, DivGrad.
+// com.microsoft Scale, ScaledSum, MixedPrecisionScale, DivGrad.
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/pointwise/pointwise.hpp"
@@ -83,6 +83,41 @@ const RegisterPointwise scaled_sum_op{{.name = "ScaledSum",
                                        .types = types::floats,
                                        .gradient = scaled_sum_gradient},
                                       {.emit = emit_scaled_sum}};
+
+// ---- MixedPrecisionScale
+
+/// MixedPrecisionScale(scale, x...) -> (x * scale cast to `to`)...
+void infer_mixed_precision_scale(InferContext& c) {
+  std::int64_t code = c.node.attr_int("to");
+  c.require(is_known_dtype(code) && is_float(static_cast<DType>(code)), "to: got ", code, ", expected a float type");
+  c.require(c.node.attr_int("fuse_outputs", 0) == 0, "fuse_outputs=1 is not supported; use one output per input");
+  c.require(c.outputs.size() + 1 == c.input_count(), "got ", c.outputs.size(), " outputs for ", c.input_count() - 1,
+            " tensors, expected one each");
+  for (std::size_t k = 0; k < c.outputs.size(); ++k) c.set_dtype(k, static_cast<DType>(code));
+  for (std::size_t k = 0; k < c.outputs.size(); ++k) {
+    if (c.knows_shape(k + 1)) c.set_shape(k, c.shape(k + 1));
+  }
+}
+
+std::vector<Value*> expand_mixed_precision_scale(Builder& b, const Node& node) {
+  auto as = [&](Value* x, DType dtype) { return b.op("Cast", {x}, {{"to", static_cast<std::int64_t>(dtype)}}); };
+  Value* scale = as(node.input(0), DType::float32);
+  std::vector<Value*> out;
+  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    Value* product = b.op("Mul", {as(node.inputs[i], DType::float32), scale});
+    out.push_back(as(product, static_cast<DType>(node.attr_int("to"))));
+  }
+  return out;
+}
+
+const Register mixed_precision_scale_op({.name = "MixedPrecisionScale",
+                                         .domain = "com.microsoft",
+                                         .doc = "tensors multiplied by one scale and cast",
+                                         .inputs = {2, -1},
+                                         .outputs = {1, -1},
+                                         .types = types::floats,
+                                         .infer = infer_mixed_precision_scale,
+                                         .expand = expand_mixed_precision_scale});
 
 // ---- DivGrad
 

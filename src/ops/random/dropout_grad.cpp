@@ -12,6 +12,10 @@
 namespace backpass {
 namespace {
 
+void pass_on(const KernelArgs& a, std::size_t bytes) {
+  if (a.outputs[0] != a.inputs[0]) std::memcpy(a.outputs[0], a.inputs[0], bytes);
+}
+
 /// DropoutGrad(dy, mask, ratio, training_mode)
 void infer_grad(InferContext& c) {
   rules::same_as_input(c);
@@ -26,11 +30,11 @@ Kernel prepare_grad(PrepareContext& c) {
   ScalarInput training(c, 3, 1);
   return [=, where = c.node.label()](const KernelArgs& a) {
     double r = training.read(a) == 0 ? 0 : dropout::checked_ratio(ratio.read(a), where);
-    const bool* mask = a.in<bool>(1);
+    if (r == 0) return pass_on(a, byte_size(dtype, n));
     visit_real(dtype, [&]<class T>() {
       auto scale = static_cast<T>(1 / (1 - r));
-      parallel_for(n, 1 << 13, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) a.out<T>(0)[i] = mask[i] || r == 0 ? a.in<T>(0)[i] * scale : T{0};
+      parallel_for(n, dropout::kGrain, [&](std::int64_t begin, std::int64_t end) {
+        keep_where(a.in<bool>(1) + begin, end - begin, scale, a.in<T>(0) + begin, a.out<T>(0) + begin);
       });
     });
   };
@@ -56,10 +60,7 @@ Kernel prepare_again(PrepareContext& c) {
   RandomStream stream(dropout::seed_of(c.node), c.node.attr_string("stream"));
   return [=, where = c.node.label()](const KernelArgs& a) {
     double r = training.read(a) == 0 ? 0 : dropout::checked_ratio(ratio.read(a), where);
-    if (r == 0) {
-      if (a.outputs[0] != a.inputs[0]) std::memcpy(a.outputs[0], a.inputs[0], byte_size(dtype, n));
-      return;
-    }
+    if (r == 0) return pass_on(a, byte_size(dtype, n));
     visit_float(dtype, [&]<class T>() {
       using Real = std::conditional_t<sizeof(T) == 8, double, float>;
       auto scale = static_cast<Real>(1 / (1 - r));

@@ -122,6 +122,40 @@ void keep_f32(const Philox& random, std::uint64_t first, std::size_t n, std::uin
                [=](std::size_t i, std::uint32_t bits) { y[i] = bits >= threshold ? x[i] * scale : 0; });
 }
 
+/// As many lanes as `d` has, set where the bytes are not 0.
+template <class D>
+HWY_INLINE hn::Mask<D> kept_lanes(D d, const bool* kept) {
+  const hn::Rebind<std::uint8_t, D> bytes;
+  const hn::Rebind<std::uint32_t, D> words;
+  const hn::RebindToUnsigned<D> wide;
+  const auto flags = hn::PromoteTo(words, hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(kept)));
+  if constexpr (sizeof(hn::TFromD<D>) == sizeof(std::uint32_t)) {
+    return hn::RebindMask(d, hn::Ne(flags, hn::Zero(wide)));
+  } else {
+    return hn::RebindMask(d, hn::Ne(hn::PromoteTo(wide, flags), hn::Zero(wide)));
+  }
+}
+
+template <class T>
+HWY_INLINE void keep_where_as(const bool* kept, std::size_t n, T scale, const T* x, T* y) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(d, scale);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::IfThenElseZero(kept_lanes(d, kept + i), hn::Mul(hn::LoadU(d, x + i), factor)), d, y + i);
+  }
+  for (; i < n; ++i) y[i] = kept[i] ? x[i] * scale : T{0};
+}
+
+void keep_where_f32(const bool* kept, std::size_t n, float scale, const float* x, float* y) {
+  keep_where_as(kept, n, scale, x, y);
+}
+
+void keep_where_f64(const bool* kept, std::size_t n, double scale, const double* x, double* y) {
+  keep_where_as(kept, n, scale, x, y);
+}
+
 }  // namespace backpass::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -130,6 +164,8 @@ namespace backpass {
 
 HWY_EXPORT(bits_of);
 HWY_EXPORT(keep_f32);
+HWY_EXPORT(keep_where_f32);
+HWY_EXPORT(keep_where_f64);
 
 void philox_bits(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t* bits) {
   HWY_DYNAMIC_DISPATCH(bits_of)(random, static_cast<std::uint64_t>(first), static_cast<std::size_t>(n), bits);
@@ -139,6 +175,14 @@ void keep_scaled(const Philox& random, std::int64_t first, std::int64_t n, std::
                  const float* x, float* y) {
   HWY_DYNAMIC_DISPATCH(keep_f32)
   (random, static_cast<std::uint64_t>(first), static_cast<std::size_t>(n), threshold, scale, x, y);
+}
+
+void keep_where(const bool* kept, std::int64_t n, float scale, const float* x, float* y) {
+  HWY_DYNAMIC_DISPATCH(keep_where_f32)(kept, static_cast<std::size_t>(n), scale, x, y);
+}
+
+void keep_where(const bool* kept, std::int64_t n, double scale, const double* x, double* y) {
+  HWY_DYNAMIC_DISPATCH(keep_where_f64)(kept, static_cast<std::size_t>(n), scale, x, y);
 }
 
 }  // namespace backpass

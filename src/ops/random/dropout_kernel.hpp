@@ -16,4 +16,8 @@ void philox_bits(const Philox& random, std::int64_t first, std::int64_t n, std::
 void keep_scaled(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t threshold, float scale,
                  const float* x, float* y);
 
+/// y[i] = kept[i] ? x[i] * scale : 0 for i in [0, n); y may be x.
+void keep_where(const bool* kept, std::int64_t n, float scale, const float* x, float* y);
+void keep_where(const bool* kept, std::int64_t n, double scale, const double* x, double* y);
+
 }  // namespace backpass

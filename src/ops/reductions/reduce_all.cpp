@@ -1,20 +1,15 @@
 // Questions about many tensors at once, as mixed precision training asks them: ReduceAllL2 (norm of all gradients),
-// IsAllFinite, IsFinite, MixedPrecisionScale.
+// IsAllFinite.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 
-#include "graph/builder.hpp"
 #include "graph/op.hpp"
 #include "kernels/reduce.hpp"
-#include "ops/read_scalar.hpp"
-#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
 namespace {
-
-constexpr std::int64_t kGrain = 1 << 15;
 
 void infer_norm(InferContext& c) {
   DType dtype = c.dtype(0);
@@ -71,31 +66,6 @@ const Register kNorm({.name = "ReduceAllL2",
                       .infer = infer_norm,
                       .prepare = prepare_norm});
 
-void infer_is_finite(InferContext& c) {
-  c.set_dtype(0, DType::boolean);
-  c.set_shape(0, c.shape(0));
-}
-
-Kernel prepare_is_finite(PrepareContext& c) {
-  DType dtype = c.in(0).dtype;
-  std::int64_t n = c.in(0).size();
-  return [=](const KernelArgs& a) {
-    visit_float(dtype, [&]<class T>() {
-      parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i)
-          a.out<bool>(0)[i] = std::isfinite(static_cast<double>(a.in<T>(0)[i]));
-      });
-    });
-  };
-}
-
-const Register kIsFinite({.name = "IsFinite",
-                          .domain = "com.microsoft",
-                          .doc = "true where an element is neither infinite nor NaN",
-                          .types = types::floats,
-                          .infer = infer_is_finite,
-                          .prepare = prepare_is_finite});
-
 void infer_is_all_finite(InferContext& c) {
   c.set(0, DType::boolean, {});
   bool both = c.node.attr_int("isinf_only", 0) != 0 && c.node.attr_int("isnan_only", 0) != 0;
@@ -129,39 +99,6 @@ const Register kIsAllFinite({.name = "IsAllFinite",
                              .types = types::floats,
                              .infer = infer_is_all_finite,
                              .prepare = prepare_is_all_finite});
-
-/// MixedPrecisionScale(scale, x...) -> (x * scale cast to `to`)...
-void infer_scale(InferContext& c) {
-  std::int64_t code = c.node.attr_int("to");
-  c.require(is_known_dtype(code) && is_float(static_cast<DType>(code)), "to: got ", code, ", expected a float type");
-  c.require(c.node.attr_int("fuse_outputs", 0) == 0, "fuse_outputs=1 is not supported; use one output per input");
-  c.require(c.outputs.size() + 1 == c.input_count(), "got ", c.outputs.size(), " outputs for ", c.input_count() - 1,
-            " tensors, expected one each");
-  for (std::size_t k = 0; k < c.outputs.size(); ++k) c.set_dtype(k, static_cast<DType>(code));
-  for (std::size_t k = 0; k < c.outputs.size(); ++k) {
-    if (c.knows_shape(k + 1)) c.set_shape(k, c.shape(k + 1));
-  }
-}
-
-std::vector<Value*> expand_scale(Builder& b, const Node& node) {
-  auto as = [&](Value* x, DType dtype) { return b.op("Cast", {x}, {{"to", static_cast<std::int64_t>(dtype)}}); };
-  Value* scale = as(node.input(0), DType::float32);
-  std::vector<Value*> out;
-  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
-    Value* product = b.op("Mul", {as(node.inputs[i], DType::float32), scale});
-    out.push_back(as(product, static_cast<DType>(node.attr_int("to"))));
-  }
-  return out;
-}
-
-const Register kScale({.name = "MixedPrecisionScale",
-                       .domain = "com.microsoft",
-                       .doc = "tensors multiplied by one scale and cast",
-                       .inputs = {2, -1},
-                       .outputs = {1, -1},
-                       .types = types::floats,
-                       .infer = infer_scale,
-                       .expand = expand_scale});
 
 }  // namespace
 }  // namespace backpass

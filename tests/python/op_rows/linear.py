@@ -1,7 +1,9 @@
-"""Matrix product and its relatives, determinants."""
+"""Matrix product and its relatives, determinants, triangular systems."""
 
 import numpy as np
+import torch
 from op_case import FLOATS, Row, case, const, data
+from op_oracle import from_torch
 
 # Long sums cancel: what is left of rounding does not shrink with the result.
 LONG_SUMS = 2e-4
@@ -40,6 +42,16 @@ EQUATIONS = [
 def einsum(*operands: np.ndarray, equation: str) -> np.ndarray:
     wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in operands]
     return np.asarray(np.einsum(equation, *wide)).astype(operands[0].dtype)
+
+
+def well_conditioned(*shape: int):
+    """Both triangles are filled: the one that is not asked for must not be read."""
+    return data(*shape, make=lambda rng, shape: rng.uniform(-0.5, 0.5, shape) + 2 * np.eye(shape[-1]))
+
+
+def solve_triangular(a, b, upper=0, transpose=0, unit=0):
+    a, upper = (a.mT, 1 - upper) if transpose else (a, upper)
+    return torch.linalg.solve_triangular(a, b, upper=bool(upper), unitriangular=bool(unit))
 
 
 ROWS = [
@@ -144,5 +156,32 @@ ROWS = [
         oracle=fused_gemm,
     ),
     Row("Einsum", EQUATIONS, dtypes=(*FLOATS, "int32", "int8"), opset=(28, 12), oracle=einsum, tol=1e-4, grad=[0, 1]),
+    Row(
+        "SolveTriangular",
+        [
+            case(well_conditioned(3, 3), (3, 2)),
+            case(well_conditioned(2, 1, 4, 4), (3, 4, 1)),
+            case(well_conditioned(4, 4), (2, 4, 3)),
+            case(well_conditioned(2, 3, 3), (3, 2)),
+            case(well_conditioned(1, 1), (1, 1)),
+            case(well_conditioned(0, 0), (0, 3)),
+            case(well_conditioned(3, 3), (3, 0)),
+            case(well_conditioned(0, 2, 2), (2, 3)),
+            case(well_conditioned(17, 17), (17, 130)),
+        ],
+        attrs=[
+            {},
+            {"upper": 1},
+            {"transpose": 1},
+            {"upper": 1, "transpose": 1},
+            {"unit": 1},
+            {"upper": 1, "transpose": 1, "unit": 1},
+        ],
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(solve_triangular),
+        grad=[0, 1],
+        bench=(well_conditioned(256, 256), (256, 256)),
+    ),
     Row("Det", [(3, 3), (2, 5, 5), (1, 1), (0, 3, 3), (0, 0)], dtypes=FLOATS, opset=(28, 11), tol=1e-3, grad=[0]),
 ]

@@ -155,7 +155,6 @@ ROWS = [
     ),
     Row("CumSum", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 11), grad=[0]),
     Row("CumProd", CUMULATE, attrs=DIRECTIONS, dtypes=(*FLOATS, "int32", "int64", "uint32"), opset=(28, 26), grad=[0]),
-    Row("IsFinite", [case(ODD), case((2, 3))], domain="com.microsoft", oracle=lambda x: np.isfinite(x)),
     Row(
         "IsAllFinite",
         [case((2,), (3, 0)), case((2,), ODD), case(ODD[1:], (2,), isinf_only=1), case(ODD[1:], isnan_only=1)],
@@ -163,13 +162,5 @@ ROWS = [
         oracle=lambda *x, isinf_only=0, isnan_only=0: np.array(
             not any(((not isnan_only) & np.isinf(v) | (not isinf_only) & np.isnan(v)).any() for v in x)
         ),
-    ),
-    Row(
-        "MixedPrecisionScale",
-        [case(np.array(0.5, np.float32), (2, 3), (4,))],
-        attrs={"to": 10},
-        domain="com.microsoft",
-        outputs=2,
-        oracle=lambda s, *x, to: [(v * s).astype(np.float16) for v in x],
     ),
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from backpass.ortmodule import FallbackPolicy, ORTModule, RuntimeOptions
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -117,3 +118,23 @@ def _same_gradient(name: str, ours: torch.Tensor | None, theirs: torch.Tensor | 
         scale = float(theirs.abs().max()) if theirs.numel() else 0.0
         atol = max(ATOL, RTOL * scale, ATOL * largest)
         torch.testing.assert_close(ours, theirs, rtol=RTOL, atol=atol, msg=lambda m: f"{name}: {m}")
+
+
+class Net(nn.Module):
+    """A small classifier: loss, logits and what is inside; without labels the logits alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 16), nn.Tanh())
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        hidden = self.body(x)
+        logits = self.head(hidden)
+        if labels is None:
+            return logits
+        return F.cross_entropy(logits, labels), logits, hidden
+
+
+def batch(n: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(n, 6), torch.randint(0, 4, (n,))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
+import pytest
 import torch
-from backpass.torch import Slot, export_module
+from backpass.torch import GraphBuilder, Slot, Value, export_module
 from exporter_check import Function, check_values, run
 
 
@@ -59,3 +61,17 @@ def test_capture_leaves_module_and_random_state_alone() -> None:
     assert module.training
     assert not module[1].training
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+
+
+def test_the_builder_knows_what_usual_results_are_like() -> None:
+    b = GraphBuilder()
+    x, row = Value("x", torch.float64, (3, 1)), Value("row", torch.float64, (4,))
+    total = b.op("Add", x, row)
+    below = b.op("Less", total, 2)
+    chosen = b.op("Where", below, 0, total)
+    assert (total.dtype, total.shape) == (chosen.dtype, chosen.shape) == (torch.float64, (3, 4))
+    assert (below.dtype, below.shape) == (torch.bool, (3, 4))
+    assert (b.op("Shape", x).dtype, b.op("MatMul", x, row).shape) == (torch.int64, None)
+    assert {tensor.data_type for tensor in b.initializers.values()} == {onnx.TensorProto.DOUBLE}
+    with pytest.raises(TypeError, match="Add: got the number 1 beside no tensor"):
+        b.op("Add", "of unknown type", 1)

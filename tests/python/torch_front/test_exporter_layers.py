@@ -345,6 +345,15 @@ MATRICES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (x(2, 3, 4), x(2, 4, 5)),
     ),
     "outer": (torch.outer, (x(3), x(4))),
+    "triangular systems": (
+        lambda a, b: (
+            torch.linalg.solve_triangular(a, b, upper=False),
+            torch.linalg.solve_triangular(a, b[0], upper=True, unitriangular=True),
+            torch.linalg.solve_triangular(a[0], b.mT, upper=True, left=False),
+            torch.linalg.solve_triangular(a.double(), b.double(), upper=False),
+        ),
+        (x(2, 3, 3) + 4 * torch.eye(3), x(2, 3, 4)),
+    ),
 }
 
 

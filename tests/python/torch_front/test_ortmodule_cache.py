@@ -76,9 +76,7 @@ keys = {}
 for family in zoo.FAMILIES:
     module, inputs = zoo.make(family)
     manager = ORTModule(module, options=RuntimeOptions(cache_dir="unused"))._manager
-    tensors = []
-    arguments = manager._flatten(inputs, {}, tensors)
-    keys[family] = manager.cache.key(manager, manager._look(), arguments, tensors, False)
+    keys[family] = manager.cache.key(manager, manager._call(manager._look(), inputs, {}), False)
 print(json.dumps(keys))
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,7 @@ from backpass._core import InvalidInput, Unsupported
 from backpass.onnxblock import _graph_utils as graph_utils
 from backpass.onnxblock import blocks
 
-_REDUCTIONS: dict[str, type[blocks.Block]] = {
-    "mean": blocks.ReduceMean,
-    "sum": blocks.ReduceSum,
-    "none": blocks.PassThrough,
-}
+_REDUCTIONS = {"mean": blocks.ReduceMean, "sum": blocks.ReduceSum, "none": None}
 
 
 class _Loss(blocks.Block):
@@ -31,10 +28,8 @@ class _Loss(blocks.Block):
         self._reduction = reduction
 
     def _reduced(self, name: str) -> str:
-        if self._reduction == "none":
-            return name
-        result: str = _REDUCTIONS[self._reduction](keepdims=False)(name)  # type: ignore[call-arg]
-        return result
+        reduce = _REDUCTIONS[self._reduction]
+        return name if reduce is None else str(reduce(keepdims=False)(name))
 
     def _target(self, name: str, like: str) -> str:
         if not graph_utils.node_arg_exists(self.base, name):
@@ -123,16 +118,12 @@ class CrossEntropyLoss(_Loss):
         if self._weight is not None:
             code = scores.type.tensor_type.elem_type
             inputs.append(graph_utils.add_initializer(model, "celoss.weight", self._weight, code))
-        outputs = [graph_utils.generate_graph_name("loss"), graph_utils.generate_graph_name("log_prob")]
-        attributes: dict[str, Any] = {"reduction": self._reduction}
-        if self._ignore_index is not None:
-            attributes["ignore_index"] = self._ignore_index
-        graph_utils.add_node(model, "SoftmaxCrossEntropyLoss", inputs, outputs, **attributes)
-        log_prob = onnx.ValueInfoProto()
-        log_prob.CopyFrom(scores)
-        log_prob.name = outputs[1]
+        attributes: dict[str, Any] = {"reduction": self._reduction, "ignore_index": self._ignore_index}
+        loss, name = graph_utils.add_node(model, "SoftmaxCrossEntropyLoss", inputs, "loss", "log_prob", **attributes)
+        log_prob = copy.deepcopy(scores)
+        log_prob.name = name
         model.graph.value_info.append(log_prob)
-        return outputs[0]
+        return loss
 
     def _labels(self, name: str, scores: onnx.ValueInfoProto) -> str:
         """The labels; a new input has the shape of the scores without their axis of classes, which is the second."""

@@ -9,7 +9,6 @@ from typing import Any
 from onnx import TensorProto, helper
 
 from backpass._core import InvalidInput
-from backpass.onnxblock import _graph_utils as graph_utils
 from backpass.onnxblock import blocks
 from backpass.onnxblock.onnxblock import ForwardBlock
 
@@ -22,39 +21,40 @@ def _within(what: str, value: float, below: float = math.inf) -> float:
     return float(value)
 
 
-class ClipGradNorm(blocks.Block):
+class ClipGradNorm(blocks._Op):
     """Scales all gradients, in place, so that their common Euclidean norm is at most ``max_norm``."""
+
+    op, domain = "InplaceClipGradNorm", _DOMAIN
 
     def __init__(self, max_norm: float) -> None:
         super().__init__()
         self._max_norm = _within("max_norm", max_norm)
 
     def build(self, gradients_name: str) -> str:
-        output = graph_utils.generate_graph_name("clip_grad_norm_output")
-        attributes: dict[str, Any] = {"domain": _DOMAIN, "max_norm": float(self._max_norm)}
-        graph_utils.add_node(self.base, "InplaceClipGradNorm", [gradients_name], [output], **attributes)
-        return output
+        return self._node(gradients_name, token="clip_grad_norm_output", max_norm=self._max_norm)
 
 
-class _OptimizerBase(blocks.Block):
+class _Update(blocks._Op):
     """The node that updates sequences of tensors; its output says whether it did."""
 
-    def _build_optimizer_node(self, input_names: Sequence[str], token: str, op: str, **attributes: Any) -> str:
-        output = graph_utils.generate_graph_name(token)
-        graph_utils.add_node(self.base, op, input_names, [output], domain=_DOMAIN, **attributes)
+    domain = _DOMAIN
+
+    def _updated(self, *inputs: str, token: str, **attributes: Any) -> str:
+        output = self._node(*inputs, token=token, **attributes)
         self.base.graph.value_info.append(helper.make_tensor_value_info(output, TensorProto.BOOL, [1]))
         return output
 
 
-class SGDOptimizer(_OptimizerBase):
+class SGDOptimizer(_Update):
     """p -= learning_rate * gradient."""
 
+    op = "SGDOptimizerV2"
+
     def build(self, learning_rate_name: str, gradients_name: str, params_name: str) -> str:
-        inputs = [learning_rate_name, params_name, gradients_name]
-        return self._build_optimizer_node(inputs, "update_completed", "SGDOptimizerV2")
+        return self._updated(learning_rate_name, params_name, gradients_name, token="update_completed")
 
 
-class AdamWOptimizer(_OptimizerBase):
+class AdamWOptimizer(_Update):
     """Adam with decoupled weight decay.
 
     ``adam_mode`` 1, ONNX Runtime's: epsilon is added before the second moment is corrected, and decay comes after the
@@ -90,11 +90,11 @@ class AdamWOptimizer(_OptimizerBase):
         first_order_moment_sequence_name: str,
         second_order_moment_sequence_name: str,
     ) -> str:
-        inputs = [
+        return self._updated(
             learning_rate_name, step_name, parameter_sequence_name, gradient_sequence_name,
             first_order_moment_sequence_name, second_order_moment_sequence_name,
-        ]  # fmt: skip
-        return self._build_optimizer_node(inputs, "adamw.updated_flag", "AdamWOptimizer", **self._attributes)
+            token="adamw.updated_flag", **self._attributes,
+        )  # fmt: skip
 
 
 class _Optimizer(ForwardBlock):

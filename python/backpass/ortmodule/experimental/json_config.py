@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backpass.ortmodule.debug import DebugOptions, LogLevel
+from backpass.ortmodule.debug import DebugOptions, read_level
 from backpass.ortmodule.options import RuntimeOptions, read_policy
 from backpass.ortmodule.wrapper import ORTModule
 
@@ -60,9 +60,7 @@ _READERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def _debug_options(values: dict[str, Any]) -> DebugOptions:
-    level = values.get("LogLevel", "WARNING")
-    if level not in LogLevel.__members__:
-        raise ValueError(f"DebugOptions.LogLevel: got {level!r}, expected {', '.join(LogLevel.__members__)}")
+    level = read_level("DebugOptions.LogLevel", values.get("LogLevel", "WARNING"))
     return DebugOptions(
-        LogLevel[level], values.get("SaveONNX", False), values.get("ONNXPrefix", ""), values.get("SaveONNXPath", "")
+        level, values.get("SaveONNX", False), values.get("ONNXPrefix", ""), values.get("SaveONNXPath", "")
     )

@@ -10,7 +10,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import FLOATS, axis_of, named_gradient
+from backpass.torch.lowerings.common import FLOATS, axis_of, named, named_gradient, pointwise
 
 aten = torch.ops.aten
 
@@ -19,23 +19,19 @@ aten = torch.ops.aten
 def relu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     if x.dtype == torch.bool:
         return x
-    if x.dtype not in FLOATS:
-        return b.op("Max", x, b.constant(0, x.dtype), dtype=x.dtype)
-    return b.op("Relu", x, dtype=x.dtype)
+    return b.op("Relu", x) if x.dtype in FLOATS else b.op("Max", x, 0)
 
 
 @lowers(aten.gelu.default)
 def gelu(b: GraphBuilder, node: fx.Node, x: Value, approximate: str = "none") -> Value:
     if b.opset >= 20:
-        return b.op("Gelu", x, approximate=approximate, dtype=x.dtype)
-    half, one = b.constant(0.5, x.dtype), b.constant(1.0, x.dtype)
+        return b.op("Gelu", x, approximate=approximate)
     if approximate == "tanh":
-        cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), b.constant(0.044715, x.dtype))
-        inner = b.op("Mul", b.op("Add", x, cube), b.constant(math.sqrt(2 / math.pi), x.dtype))
-        share = b.op("Tanh", inner)
+        cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), 0.044715)
+        share = b.op("Tanh", b.op("Mul", b.op("Add", x, cube), math.sqrt(2 / math.pi)))
     else:
-        share = b.op("Erf", b.op("Mul", x, b.constant(math.sqrt(0.5), x.dtype)))
-    return b.op("Mul", b.op("Mul", x, half), b.op("Add", share, one), dtype=x.dtype)
+        share = b.op("Erf", b.op("Mul", x, math.sqrt(0.5)))
+    return b.op("Mul", b.op("Mul", x, 0.5), b.op("Add", share, 1.0))
 
 
 @lowers(aten.gelu_backward.default)
@@ -43,44 +39,34 @@ def gelu_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value, approxima
     return named_gradient(b, "FastGeluGrad" if approximate == "tanh" else "GeluGrad", dy, x)
 
 
-@lowers(aten.silu.default)
-def silu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("Mul", x, b.op("Sigmoid", x), dtype=x.dtype)
+@pointwise(aten.silu.default)
+def silu(b: GraphBuilder, x: Value) -> Value:
+    return b.op("Mul", x, b.op("Sigmoid", x))
 
 
-@lowers(aten.silu_backward.default)
-def silu_backward(b: GraphBuilder, node: fx.Node, dy: Value, x: Value) -> Value:
-    return named_gradient(b, "QuickGeluGrad", dy, x, alpha=1.0)
-
-
-@lowers(aten.sigmoid_backward.default)
-def sigmoid_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value) -> Value:
-    return named_gradient(b, "SigmoidGrad", dy, y)
-
-
-@lowers(aten.tanh_backward.default)
-def tanh_backward(b: GraphBuilder, node: fx.Node, dy: Value, y: Value) -> Value:
-    return named_gradient(b, "TanhGrad", dy, y)
+lowers(aten.silu_backward.default)(lambda b, node, dy, x: named_gradient(b, "QuickGeluGrad", dy, x, alpha=1.0))
+lowers(aten.sigmoid_backward.default)(lambda b, node, dy, y: named_gradient(b, "SigmoidGrad", dy, y))
+lowers(aten.tanh_backward.default)(lambda b, node, dy, y: named_gradient(b, "TanhGrad", dy, y))
+pointwise(aten.hardsigmoid.default)(named("HardSigmoid", alpha=1 / 6, beta=0.5))
+pointwise(aten.hardswish.default)(named("HardSwish"))
+pointwise(aten.mish.default)(named("Mish"))
 
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(b: GraphBuilder, node: fx.Node, x: Value, slope: float = 0.01) -> Value:
     if common.fits_attribute(b, x, slope):
-        return b.op("LeakyRelu", x, alpha=float(slope), dtype=x.dtype)
-    return _beside(b, x, b.op("Mul", x, b.constant(slope, b.dtype_of(x))))
+        return b.op("LeakyRelu", x, alpha=float(slope))
+    return _beside(b, x, b.op("Mul", x, slope))
 
 
 def _beside(b: GraphBuilder, x: Value, left: Value) -> Value:
     """x where it is positive, `left` elsewhere: an operator's definition, for factors that a float32 does not hold."""
-    positive = b.op("Greater", x, b.constant(0, b.dtype_of(x)))
-    return b.op("Where", positive, x, left, dtype=x.dtype)
+    return b.op("Where", b.op("Greater", x, 0), x, left)
 
 
 def _exponential(b: GraphBuilder, x: Value, alpha: float) -> Value:
     """alpha (e^x - 1) left of 0; right of it, where nobody looks, no more than 0."""
-    dtype = b.dtype_of(x)
-    grown = b.op("Sub", b.op("Exp", b.op("Min", x, b.constant(0, dtype))), b.constant(1, dtype))
-    return b.op("Mul", grown, b.constant(alpha, dtype))
+    return b.op("Mul", b.op("Sub", b.op("Exp", b.op("Min", x, 0)), 1), alpha)
 
 
 @lowers(aten.elu.default)
@@ -90,40 +76,39 @@ def elu(
     if input_scale != 1:
         raise NoLoweringError("an input scale")
     if common.fits_attribute(b, x, alpha):
-        result = b.op("Elu", x, alpha=float(alpha), dtype=x.dtype)  # type: ignore[arg-type]
+        result = b.op("Elu", x, alpha=float(alpha))  # type: ignore[arg-type]
     else:
         result = _beside(b, x, _exponential(b, x, alpha))  # type: ignore[arg-type]
-    return result if scale == 1 else b.op("Mul", result, b.scalar(scale, b.dtype_of(x)), dtype=x.dtype)
+    return result if scale == 1 else b.op("Mul", result, scale)
 
 
 @lowers(aten.selu.default)
 def selu(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     alpha, gamma = 1.6732632423543772, 1.0507009873554805
     if common.fits_attribute(b, x, alpha):
-        return b.op("Selu", x, alpha=alpha, gamma=gamma, dtype=x.dtype)
-    return b.op("Mul", _beside(b, x, _exponential(b, x, alpha)), b.constant(gamma, b.dtype_of(x)), dtype=x.dtype)
+        return b.op("Selu", x, alpha=alpha, gamma=gamma)
+    return b.op("Mul", _beside(b, x, _exponential(b, x, alpha)), gamma)
 
 
 @lowers(aten.celu.default)
 def celu(b: GraphBuilder, node: fx.Node, x: Value, alpha: float = 1.0) -> Value:
-    return b.op("Celu", x, alpha=float(alpha), dtype=x.dtype)  # torch's gradient knows alpha as a float32, too
+    return b.op("Celu", x, alpha=float(alpha))  # torch's gradient knows alpha as a float32, too
 
 
 @lowers(aten.softplus.default)
 def softplus(b: GraphBuilder, node: fx.Node, x: Value, beta: Scalar = 1, threshold: Scalar = 20) -> Value:
     """ln(1 + e^(beta x)) / beta; x itself beyond the threshold, as torch does."""
-    dtype = b.dtype_of(x)
-    scaled = x if beta == 1 else b.op("Mul", x, b.scalar(beta, dtype))
-    soft = b.op("Softplus", scaled, dtype=dtype)
-    soft = soft if beta == 1 else b.op("Div", soft, b.scalar(beta, dtype))
-    if threshold >= 20 and dtype != torch.float64:  # type: ignore[operator]
+    scaled = x if beta == 1 else b.op("Mul", x, beta)
+    soft = b.op("Softplus", scaled)
+    soft = soft if beta == 1 else b.op("Div", soft, beta)
+    if threshold >= 20 and x.dtype != torch.float64:  # type: ignore[operator]
         return soft  # equal there in these types
-    return b.op("Where", b.op("Greater", scaled, b.scalar(threshold, dtype)), x, soft, dtype=dtype)
+    return b.op("Where", b.op("Greater", scaled, threshold), x, soft)
 
 
 @lowers(aten.log_sigmoid.default)
 def log_sigmoid(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("Neg", b.op("Softplus", b.op("Neg", x)), dtype=x.dtype)
+    return b.op("Neg", b.op("Softplus", b.op("Neg", x)))
 
 
 @lowers(aten.log_sigmoid_forward.default)
@@ -134,40 +119,21 @@ def log_sigmoid_forward(b: GraphBuilder, node: fx.Node, x: Value) -> tuple[Value
 @lowers(aten.hardtanh.default)
 def hardtanh(b: GraphBuilder, node: fx.Node, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
     """Clip, whose gradient is 1 at the bounds; torch's is 0 there."""
-    dtype = b.dtype_of(x)
-    bounds = (b.scalar(low, dtype), b.scalar(high, dtype))
-    if dtype not in FLOATS:
-        return b.op("Clip", x, *bounds, dtype=dtype)
-    inside = b.op("And", b.op("Greater", x, bounds[0]), b.op("Less", x, bounds[1]))
-    return b.op("Where", inside, x, b.op("Clip", b.stop_gradient(x), *bounds), dtype=dtype)
+    if x.dtype not in FLOATS:
+        return b.op("Clip", x, low, high)
+    inside = b.op("And", b.op("Greater", x, low), b.op("Less", x, high))
+    return b.op("Where", inside, x, b.op("Clip", b.stop_gradient(x), low, high))
 
 
 @lowers(aten.relu6.default)
 def relu6(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     """By way of Relu, whose gradient at 0 is torch's: zeros are common, sixes are not."""
-    dtype = b.dtype_of(x)
-    return b.op("Clip", relu(b, node, x), None, b.scalar(6, dtype), dtype=dtype)
-
-
-@lowers(aten.hardsigmoid.default)
-def hardsigmoid(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("HardSigmoid", x, alpha=1 / 6, beta=0.5, dtype=x.dtype)
-
-
-@lowers(aten.hardswish.default)
-def hardswish(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("HardSwish", x, dtype=x.dtype)
-
-
-@lowers(aten.mish.default)
-def mish(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("Mish", x, dtype=x.dtype)
+    return b.op("Clip", relu(b, node, x), None, 6)
 
 
 @lowers(aten.threshold.default)
 def threshold(b: GraphBuilder, node: fx.Node, x: Value, limit: Scalar, value: Scalar) -> Value:
-    dtype = b.dtype_of(x)
-    return b.op("Where", b.op("Greater", x, b.scalar(limit, dtype)), x, b.scalar(value, dtype), dtype=dtype)
+    return b.op("Where", b.op("Greater", x, limit), x, value)
 
 
 @lowers(aten.threshold_backward.default)
@@ -184,7 +150,7 @@ def prelu(b: GraphBuilder, node: fx.Node, x: Value, weight: Value) -> Value:
         weight = common.reshape(b, weight, [*b.shape_of(weight), *[1] * (x.rank - 2)])
     elif weight.rank == 1 and x.rank == 0:
         weight = common.reshape(b, weight, [])
-    return b.op("PRelu", x, weight, dtype=x.dtype)
+    return b.op("PRelu", x, weight)
 
 
 @lowers(aten.glu.default)
@@ -192,4 +158,4 @@ def glu(b: GraphBuilder, node: fx.Node, x: Value, dim: int = -1) -> Value:
     axis = axis_of(dim, x.rank)
     half = b.shape_of(x)[axis] // 2
     first, second = b.op("Split", x, b.sizes([half, half]), axis=axis, outputs=2)
-    return b.op("Mul", first, b.op("Sigmoid", second), dtype=x.dtype)
+    return b.op("Mul", first, b.op("Sigmoid", second))

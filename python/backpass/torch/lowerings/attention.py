@@ -13,6 +13,7 @@ from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.normalization.softmax import safe
 from backpass.torch.lowerings.random import dropped
+from backpass.torch.symbols import is_one
 
 aten = torch.ops.aten
 
@@ -42,7 +43,7 @@ def attention(
     mask = None if attn_mask is None else mask_for(b, attn_mask, query, key)
     attributes: dict[str, Any] = {"is_causal": int(is_causal), "scale": None if scale is None else float(scale)}
     extents = (*b.shape_of(q)[:3], shape[-1])
-    result = b.op("Attention", q, k, v, mask, dtype=query.dtype, shape=extents, outputs=None, **attributes)
+    result = b.op("Attention", q, k, v, mask, shape=extents, outputs=None, **attributes)
     return common.reshape(b, result, shape)
 
 
@@ -60,7 +61,7 @@ def whole(b: GraphBuilder, query: Value, key: Value, value: Value, grouped: bool
 def mask_for(b: GraphBuilder, mask: Value, query: Value, key: Value) -> Value:
     """The mask beside [batch, heads, length, size]."""
     keys = b.shape_of(key)[-2]
-    if common.is_one(b.shape_of(mask)[-1]) and not common.is_one(keys):
+    if is_one(b.shape_of(mask)[-1]) and not is_one(keys):
         mask = common.expand(b, mask, (*b.shape_of(mask)[:-1], keys))
     if query.rank == 3 and mask.rank == 3:
         return common.unsqueeze(b, mask, 1)
@@ -92,16 +93,15 @@ def by_parts(
         key, value = (repeated(b, x, b.shape_of(query)[-3]) for x in (key, value))
     size = b.shape_of(query)[-1]
     if scale is None and not isinstance(size, int):
-        factor = b.op("Reciprocal", b.op("Sqrt", b.scalar(size, dtype)))
+        factor: Value | float = b.op("Reciprocal", b.op("Sqrt", b.scalar(size, dtype)))
     else:
-        factor = b.constant(1 / math.sqrt(size) if scale is None else scale, dtype)
+        factor = 1 / math.sqrt(size) if scale is None else scale
     order = [*range(key.rank - 2), key.rank - 1, key.rank - 2]
-    scores = b.op("MatMul", b.op("Mul", query, factor), common.transpose(b, key, order))
     shape = (*b.shape_of(query)[:-1], b.shape_of(key)[-2])
+    scores = b.op("MatMul", b.op("Mul", query, factor), common.transpose(b, key, order), shape=shape)
     if is_causal:
         mask = causal(b, shape[-2], shape[-1])
-    shares = b.like(masked_softmax(b, Value(scores, dtype, shape), mask), Value("", dtype, shape))
-    return b.op("MatMul", dropped(b, shares, dropout_p)[0], value, dtype=dtype)
+    return b.op("MatMul", dropped(b, masked_softmax(b, scores, mask), dropout_p)[0], value)
 
 
 def masked_softmax(b: GraphBuilder, scores: Value, mask: Value | None) -> Value:
@@ -110,16 +110,15 @@ def masked_softmax(b: GraphBuilder, scores: Value, mask: Value | None) -> Value:
         return b.op("Softmax", scores, axis=axis)
     if mask.dtype == torch.bool:
         # Finite, and masked again afterwards: rows without any key are 0, not NaN, and so are their gradients.
-        low, zero = b.constant(torch.finfo(dtype).min, dtype), b.constant(0, dtype)
-        shares = b.op("Softmax", b.op("Where", mask, scores, low), axis=axis)
-        return b.op("Where", mask, shares, zero)
-    return safe(b, b.like(b.op("Add", scores, b.cast(mask, dtype)), scores), axis)
+        shares = b.op("Softmax", b.op("Where", mask, scores, torch.finfo(dtype).min), axis=axis)
+        return b.op("Where", mask, shares, 0)
+    return safe(b, b.op("Add", scores, b.cast(mask, dtype)), axis)
 
 
 def causal(b: GraphBuilder, rows: Dim, columns: Dim) -> Value:
     """True on and below the diagonal that starts at the top left."""
     ones = common.expand(b, b.constant(True, torch.bool), (rows, columns))
-    return b.op("Trilu", ones, upper=0, dtype=torch.bool, shape=(rows, columns))
+    return b.op("Trilu", ones, upper=0, shape=(rows, columns))
 
 
 def repeated(b: GraphBuilder, x: Value, heads: Dim) -> Value:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from onnx import helper
 from torch import fx
 
-from backpass.torch.builder import DOMAIN, Dim, GraphBuilder, NoLoweringError, Scalar, Value
-from backpass.torch.symbols import dims
+from backpass.torch.builder import DOMAIN, ONNX_TYPES, Dim, GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.dispatch import Lowering, Target, lowers
+from backpass.torch.symbols import Symbolic, dims
 
 Operand = Value | Scalar
 Gradients = tuple[Value | None, ...]
+Formula = TypeVar("Formula", bound=Callable[..., Value])
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def meta(node: fx.Node, index: int | None = None) -> torch.Tensor:
@@ -30,41 +32,18 @@ def result_type(node: fx.Node, index: int | None = None) -> torch.dtype:
     return meta(node, index).dtype
 
 
-def promoted(*operands: Operand) -> torch.dtype:
-    """torch.result_type: tensors with axes count more than 0-D ones, and those more than numbers."""
-    groups: list[torch.dtype | None] = [None, None, None]
-    for operand in operands:
-        if isinstance(operand, Value):
-            place, dtype = (0 if operand.rank else 1), GraphBuilder.dtype_of(operand)
-        else:
-            place, dtype = 2, number_type(operand)
-        old = groups[place]
-        groups[place] = dtype if old is None else torch.promote_types(old, dtype)
-    result = groups[2]
-    for higher in (groups[1], groups[0]):
-        result = _combined(higher, result)
-    if result is None:
-        raise NoLoweringError("no operands")
-    return result
+def promoted(x: Operand, y: Operand) -> torch.dtype:
+    """The element type in which torch compares the two."""
+    return torch.result_type(_example(x), _example(y))
 
 
-def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
-    if higher is None or lower is None:
-        return higher if lower is None else lower
-    if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
-        return higher
-    if higher == torch.bool or lower.is_floating_point or lower.is_complex:
-        return torch.promote_types(higher, lower)
-    return higher
-
-
-def number_type(value: Any) -> torch.dtype:
-    """The element type torch gives a Python number."""
-    if isinstance(value, bool | torch.SymBool):
-        return torch.bool
-    if isinstance(value, int | torch.SymInt):
-        return torch.int64
-    return torch.complex64 if isinstance(value, complex) else torch.get_default_dtype()
+def _example(value: Operand) -> torch.Tensor | bool | int | float | complex:
+    """Something of the same kind: to torch, tensors with axes count more than 0-D ones, and those more than numbers."""
+    if isinstance(value, Value):
+        return torch.empty([1] if value.rank else [], dtype=value.dtype, device="meta")
+    if isinstance(value, torch.SymBool):
+        return True
+    return 1 if isinstance(value, torch.SymInt) else 1.0 if isinstance(value, torch.SymFloat) else value
 
 
 def operand(b: GraphBuilder, value: Operand, dtype: torch.dtype) -> Value:
@@ -72,6 +51,32 @@ def operand(b: GraphBuilder, value: Operand, dtype: torch.dtype) -> Value:
     if isinstance(value, Value):
         return b.cast(value, dtype)
     return b.scalar(value, dtype)
+
+
+def in_result_type(formula: Callable[..., Value]) -> Lowering:
+    """The lowering f(b, node, operands ...) by f(b, operands ...), which gets tensors and numbers as values of the
+    element type of the result."""
+
+    def lower(b: GraphBuilder, node: fx.Node, *operands: Operand, **settings: Any) -> Value:
+        refuse_complex(*operands)
+        return formula(b, *[operand(b, v, result_type(node)) for v in operands], **settings)
+
+    return lower
+
+
+def pointwise(*targets: Target) -> Callable[[Formula], Formula]:
+    """Makes f(b, operands ...) the lowering of operators that compute in the element type of their result."""
+
+    def register(formula: Formula) -> Formula:
+        lowers(*targets)(in_result_type(formula))
+        return formula
+
+    return register
+
+
+def named(op: str, **attributes: Any) -> Callable[..., Value]:
+    """ONNX's operator as a function for :func:`pointwise`."""
+    return lambda b, *operands: b.op(op, *operands, outputs=None, **attributes)
 
 
 def refuse_complex(*values: Any) -> None:
@@ -107,17 +112,6 @@ def same_shape(x: Sequence[Dim], y: Sequence[Dim]) -> bool:
     return len(x) == len(y) and all(same_extent(i, j) for i, j in zip(x, y, strict=True))
 
 
-def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The shape these broadcast to: of extents that may be 1 or not, those that are not known to be 1 count."""
-    rank = max(len(s) for s in shapes)
-    padded = [(*[1] * (rank - len(s)), *s) for s in shapes]
-    return tuple(next((d for d in extents if not is_one(d)), 1) for extents in zip(*padded, strict=True))
-
-
-def is_one(extent: Dim) -> bool:
-    return isinstance(extent, int) and extent == 1
-
-
 def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
     """x with these extents; extents that stay where they are need not be computed."""
     shape = dims(shape)
@@ -130,14 +124,14 @@ def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
         for i, extent in enumerate(shape):
             if not isinstance(extent, int) and i < len(known) and same_extent(known[i], extent):
                 wanted[i] = 0
-    return b.op("Reshape", x, b.sizes(wanted), allowzero=1 if empty else None, dtype=x.dtype, shape=shape)
+    return b.op("Reshape", x, b.sizes(wanted), allowzero=1 if empty else None, shape=shape)
 
 
 def expand(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
     shape = dims(shape)
     if x.shape is not None and same_shape(x.shape, shape):
         return x
-    return b.op("Expand", x, b.sizes(list(shape)), dtype=x.dtype, shape=tuple(shape))
+    return b.op("Expand", x, b.sizes(shape), shape=shape)
 
 
 def unsqueeze(b: GraphBuilder, x: Value, *axes: int) -> Value:
@@ -146,36 +140,42 @@ def unsqueeze(b: GraphBuilder, x: Value, *axes: int) -> Value:
     if x.shape is not None:
         rest = iter(x.shape)
         shape = [1 if i in axes else next(rest) for i in range(len(x.shape) + len(axes))]
-    return b.op("Unsqueeze", x, b.constant(list(axes), torch.int64), dtype=x.dtype, shape=shape)
+    return b.op("Unsqueeze", x, b.constant(axes), shape=shape)
 
 
 def squeeze(b: GraphBuilder, x: Value, *axes: int) -> Value:
     shape = None if x.shape is None else [d for i, d in enumerate(x.shape) if i not in axes]
-    return b.op("Squeeze", x, b.constant(list(axes), torch.int64), dtype=x.dtype, shape=shape)
+    return b.op("Squeeze", x, b.constant(axes), shape=shape)
 
 
 def transpose(b: GraphBuilder, x: Value, perm: Sequence[int]) -> Value:
     if list(perm) == list(range(len(perm))):
         return x
     shape = None if x.shape is None else [x.shape[p] for p in perm]
-    return b.op("Transpose", x, perm=list(perm), dtype=x.dtype, shape=shape)
+    return b.op("Transpose", x, perm=list(perm), shape=shape)
 
 
 def filled(b: GraphBuilder, shape: Sequence[Dim], value: Scalar, dtype: torch.dtype) -> Value:
     """A tensor of one number."""
     if len(shape) == 0:
         return b.scalar(value, dtype)
-    if isinstance(value, SYMBOLIC):
+    if isinstance(value, Symbolic):
         return expand(b, b.scalar(value, dtype), shape)
     if dtype is torch.bool or dtype.is_complex:
         return expand(b, b.constant(value, dtype), shape)
-    from onnx import helper
-
-    from backpass.torch.builder import ONNX_TYPES
-
     number = float(value) if dtype.is_floating_point else int(value)  # type: ignore[arg-type]
     one = helper.make_tensor("value", ONNX_TYPES[dtype], [1], [number])
-    return b.op("ConstantOfShape", b.sizes(shape), value=one, dtype=dtype, shape=tuple(shape))
+    return b.op("ConstantOfShape", b.sizes(shape), value=one, dtype=dtype, shape=shape)
+
+
+def counted(b: GraphBuilder, count: Dim, start: Dim = 0, step: Dim = 1) -> Value:
+    """So many numbers: start, start + step, ..."""
+    return b.op("Range", b.size(start), b.size(start + count * step), b.size(step), shape=(count,))
+
+
+def flat(b: GraphBuilder, x: Value) -> Value:
+    """All elements in one row."""
+    return b.op("Reshape", x, b.constant([-1]))
 
 
 def fits_attribute(b: GraphBuilder, x: Value, number: Any) -> bool:
@@ -183,6 +183,16 @@ def fits_attribute(b: GraphBuilder, x: Value, number: Any) -> bool:
     if not isinstance(number, int | float):
         return False
     return b.dtype_of(x) != torch.float64 or float(np.float32(number)) == number
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that takes axes back from this order."""
+    return [order.index(axis) for axis in range(len(order))]
+
+
+def axis_last(axis: int, rank: int) -> list[int]:
+    """The order of axes with this one behind the others."""
+    return [*(a for a in range(rank) if a != axis), axis]
 
 
 def gradients(
@@ -214,5 +224,4 @@ def gradient_of(forward: Callable[..., Value]) -> Callable[..., Value | None]:
 def named_gradient(b: GraphBuilder, op: str, dy: Value, other: Value, **attributes: Any) -> Value:
     """dX by ONNX Runtime's operator for it, which reads dY and either X or Y."""
     refuse_complex(dy, other)
-    dtype = b.dtype_of(dy)
-    return b.op(op, dy, b.cast(other, dtype), domain="com.microsoft", dtype=dtype, outputs=None, **attributes)
+    return b.op(op, dy, b.cast(other, b.dtype_of(dy)), domain="com.microsoft", outputs=None, **attributes)

@@ -35,7 +35,7 @@ def convolved(b: GraphBuilder, op: str, x: Value, weight: Value, bias: Value | N
     refuse_complex(x, weight)
     single = x.rank == weight.rank - 1
     images = common.unsqueeze(b, x, 0) if single else x
-    y = b.op(op, images, weight, bias, kernel_shape=_kernel(b, weight), dtype=x.dtype, outputs=None, **how)
+    y = b.op(op, images, weight, bias, kernel_shape=_kernel(b, weight), outputs=None, **how)
     return common.squeeze(b, y, 0) if single else y
 
 
@@ -44,7 +44,7 @@ def _kernel(b: GraphBuilder, weight: Value) -> list[int] | None:
     return [int(d) for d in extents] if all(isinstance(d, int) for d in extents) else None
 
 
-@lowers(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
+@lowers(aten.conv1d, aten.conv2d, aten.conv3d)
 def conv(
     b: GraphBuilder,
     node: fx.Node,
@@ -52,35 +52,22 @@ def conv(
     weight: Value,
     bias: Value | None = None,
     stride: Numbers = 1,
-    padding: Numbers = 0,
+    padding: Numbers | str = 0,
     dilation: Numbers = 1,
     groups: int = 1,
 ) -> Value:
-    pads = each(padding, weight.rank - 2)
-    return convolved(b, "Conv", x, weight, bias, **settings(stride, [*pads, *pads], dilation, groups))
+    pads = named_pads(b, weight, padding, dilation) if isinstance(padding, str) else each(padding, weight.rank - 2) * 2
+    return convolved(b, "Conv", x, weight, bias, **settings(stride, pads, dilation, groups))
 
 
-@lowers(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
-def conv_named_padding(
-    b: GraphBuilder,
-    node: fx.Node,
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Numbers = 1,
-    padding: str = "valid",
-    dilation: Numbers = 1,
-    groups: int = 1,
-) -> Value:
-    axes = weight.rank - 2
+def named_pads(b: GraphBuilder, weight: Value, padding: str, dilation: Numbers) -> list[int]:
     kernel = _kernel(b, weight)
     if kernel is None:
         raise NoLoweringError("a kernel of unknown extents")
-    total = [0] * axes
+    total = [0] * len(kernel)
     if padding == "same":
-        total = [d * (k - 1) for d, k in zip(each(dilation, axes), kernel, strict=True)]
-    pads = [*(t // 2 for t in total), *(t - t // 2 for t in total)]
-    return convolved(b, "Conv", x, weight, bias, **settings(stride, pads, dilation, groups))
+        total = [d * (k - 1) for d, k in zip(each(dilation, len(kernel)), kernel, strict=True)]
+    return [*(t // 2 for t in total), *(t - t // 2 for t in total)]
 
 
 @lowers(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
@@ -97,7 +84,7 @@ def conv_transpose(
     dilation: Numbers = 1,
 ) -> Value:
     pads = each(padding, weight.rank - 2)
-    how = {**settings(stride, [*pads, *pads], dilation, groups), "output_padding": each(output_padding, len(pads))}
+    how = {**settings(stride, pads * 2, dilation, groups), "output_padding": each(output_padding, len(pads))}
     return convolved(b, "ConvTranspose", x, weight, bias, **how)
 
 
@@ -131,7 +118,7 @@ def convolution_backward(
     pads = each(padding, weight.rank - 2)
     if any(p < 0 for p in pads):
         raise NoLoweringError("negative padding")
-    how = settings(stride, [*pads, *pads], dilation, groups)
+    how = settings(stride, pads * 2, dilation, groups)
     if is_transposed:
         how["output_padding"] = each(output_padding, len(pads))
     op = "ConvTransposeGrad" if is_transposed else "ConvGrad"

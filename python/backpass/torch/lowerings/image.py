@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
-from backpass.torch.dispatch import lowers
+from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import Gradients, gradients, meta
 from backpass.torch.symbols import dims
@@ -27,9 +27,9 @@ def resized(b: GraphBuilder, node: fx.Node, x: Value, factors: Sequence[float | 
     by_extents = how["coordinate_transformation_mode"] == "align_corners"
     if factors and not by_extents and all(f is not None for f in factors):
         scales = b.constant([1.0, 1.0, *map(float, factors)], torch.float32)  # type: ignore[arg-type]
-        return b.op("Resize", x, None, scales, dtype=x.dtype, outputs=None, **how)
+        return b.op("Resize", x, None, scales, outputs=None, **how)
     extents = b.sizes([*b.shape_of(x)[:2], *meta(node).shape[-axes:]])
-    return b.op("Resize", x, None, None, extents, dtype=x.dtype, outputs=None, **how)
+    return b.op("Resize", x, None, None, extents, outputs=None, **how)
 
 
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -49,7 +49,7 @@ def nearest(b: GraphBuilder, node: fx.Node, x: Value, size: Any, *factors: float
         return resized(b, node, x, factors, **NEAREST)
     for axis, (old, new, factor) in enumerate(zip(inside, outside, given, strict=True), 2):
         if not common.same_extent(old, new) or factor is not None:
-            x = Value(b.op("Gather", x, _nearest_places(b, old, new, factor), axis=axis), x.dtype)
+            x = b.op("Gather", x, _nearest_places(b, old, new, factor), axis=axis)
     return x
 
 
@@ -66,14 +66,9 @@ def _is_multiple(old: Dim, new: Dim, factor: float | None) -> bool:
 
 def _nearest_places(b: GraphBuilder, old: Dim, new: Dim, factor: float | None) -> Value:
     """min(floor(place * scale), old - 1), in float32 as torch computes it."""
-    single = torch.float32
-    if factor is not None:
-        scale = b.constant(1 / factor, single)
-    else:
-        scale = b.op("Div", b.scalar(old, single), b.scalar(new, single))
-    places = b.op("Range", b.size(0), b.size(new), b.size(1), dtype=torch.int64, shape=(new,))
-    moved = b.op("Floor", b.op("Mul", b.cast(places, single), scale), dtype=single)
-    return b.op("Min", b.cast(moved, torch.int64), b.op("Sub", b.size(old), b.size(1)), dtype=torch.int64)
+    scale: Value | float = 1 / factor if factor else b.op("Div", b.scalar(old, torch.float32), new)
+    moved = b.op("Floor", b.op("Mul", b.cast(common.counted(b, new), torch.float32), scale))
+    return b.op("Min", b.cast(moved, torch.int64), b.op("Sub", b.size(old), 1))
 
 
 def linear_mode(align_corners: bool, cubic: bool = False) -> dict[str, Any]:
@@ -82,19 +77,17 @@ def linear_mode(align_corners: bool, cubic: bool = False) -> dict[str, Any]:
     return {**cubic_settings, "coordinate_transformation_mode": how}
 
 
-@lowers(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec)
-def linear_vec(b: GraphBuilder, node: fx.Node, x: Value, size: Any, align_corners: bool, factors: Any = None) -> Value:
-    return resized(b, node, x, factors, **linear_mode(align_corners))
+def _linear(cubic: bool = False) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> Value:
+        listed = factors[0] if factors and isinstance(factors[0], Sequence) else factors
+        return resized(b, node, x, listed, **linear_mode(align_corners, cubic))
+
+    return lower
 
 
-@lowers(aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
-def linear(b: GraphBuilder, node: fx.Node, x: Value, size: Any, align_corners: bool, *factors: float | None) -> Value:
-    return resized(b, node, x, factors, **linear_mode(align_corners))
-
-
-@lowers(aten.upsample_bicubic2d.vec)
-def cubic_vec(b: GraphBuilder, node: fx.Node, x: Value, size: Any, align_corners: bool, factors: Any = None) -> Value:
-    return resized(b, node, x, factors, **linear_mode(align_corners, cubic=True))
+for _target in (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d):
+    lowers(_target.vec, _target.default)(_linear())
+lowers(aten.upsample_bicubic2d.vec)(_linear(cubic=True))
 
 
 def refuse_padded_cubic(mode: int, padding: int) -> None:
@@ -112,7 +105,7 @@ def grid_sampler(b: GraphBuilder, node: fx.Node, x: Value, grid: Value, mode: in
         "padding_mode": ("zeros", "border", "reflection")[padding],
         "align_corners": int(align),
     }
-    return b.op("GridSample", x, grid, dtype=x.dtype, outputs=None, **settings)
+    return b.op("GridSample", x, grid, outputs=None, **settings)
 
 
 @lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,21 +34,18 @@ def pair(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> tuple[Value,
 
 
 def difference(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
-    left, right = pair(b, node, x, y)
-    shape = common.broadcast(b.shape_of(left), b.shape_of(right))
-    return b.op("Sub", left, right, dtype=left.dtype, shape=shape)
+    return b.op("Sub", *pair(b, node, x, y))
 
 
 @lowers(aten.mse_loss.default)
 def mse_loss(b: GraphBuilder, node: fx.Node, x: Value, y: Value, reduction: int = 1) -> Value:
     gap = difference(b, node, x, y)
-    return finished(b, b.op("Mul", gap, gap, dtype=gap.dtype, shape=gap.shape), reduction)
+    return finished(b, b.op("Mul", gap, gap), reduction)
 
 
 @lowers(aten.l1_loss.default)
 def l1_loss(b: GraphBuilder, node: fx.Node, x: Value, y: Value, reduction: int = 1) -> Value:
-    gap = difference(b, node, x, y)
-    return finished(b, b.op("Abs", gap, dtype=gap.dtype, shape=gap.shape), reduction)
+    return finished(b, b.op("Abs", difference(b, node, x, y)), reduction)
 
 
 @lowers(aten.smooth_l1_loss.default)
@@ -56,24 +54,22 @@ def smooth_l1_loss(b: GraphBuilder, node: fx.Node, x: Value, y: Value, reduction
         return l1_loss(b, node, x, y, reduction)
     gap = difference(b, node, x, y)
     far = b.op("Abs", gap)
-    square = b.op("Mul", b.op("Mul", gap, gap), b.constant(0.5 / beta, gap.dtype))
-    line = b.op("Sub", far, b.constant(0.5 * beta, gap.dtype))
-    loss = b.op("Where", b.op("Less", far, b.constant(beta, gap.dtype)), square, line)
-    return finished(b, b.like(loss, gap), reduction)
+    square = b.op("Mul", b.op("Mul", gap, gap), 0.5 / beta)
+    loss = b.op("Where", b.op("Less", far, beta), square, b.op("Sub", far, 0.5 * beta))
+    return finished(b, loss, reduction)
 
 
 @lowers(aten.huber_loss.default)
 def huber_loss(b: GraphBuilder, node: fx.Node, x: Value, y: Value, reduction: int = 1, delta: float = 1.0) -> Value:
     gap = difference(b, node, x, y)
-    far, half = b.op("Abs", gap), b.constant(0.5, gap.dtype)
-    square = b.op("Mul", b.op("Mul", gap, gap), half)
-    line = b.op("Mul", b.op("Sub", far, b.constant(0.5 * delta, gap.dtype)), b.constant(delta, gap.dtype))
-    near = b.op("LessOrEqual", far, b.constant(delta, gap.dtype))
-    return finished(b, b.like(b.op("Where", near, square, line), gap), reduction)
+    far = b.op("Abs", gap)
+    square = b.op("Mul", b.op("Mul", gap, gap), 0.5)
+    line = b.op("Mul", b.op("Sub", far, 0.5 * delta), delta)
+    return finished(b, b.op("Where", b.op("LessOrEqual", far, delta), square, line), reduction)
 
 
 def weighted(b: GraphBuilder, loss: Value, weight: Value | None) -> Value:
-    return loss if weight is None else b.like(b.op("Mul", loss, b.cast(weight, b.dtype_of(loss))), loss)
+    return loss if weight is None else b.op("Mul", loss, b.cast(weight, b.dtype_of(loss)))
 
 
 @lowers(aten.binary_cross_entropy.default)
@@ -82,13 +78,13 @@ def binary_cross_entropy(
 ) -> Value:
     """Logarithms are cut off at -100, as torch's are, and so is the slope: finite where a probability is 0 or 1."""
     x, y = pair(b, node, x, y)
-    one, floor, held = b.constant(1, x.dtype), b.constant(-100, x.dtype), b.stop_gradient(x)
-    right = b.op("Mul", y, b.op("Max", b.op("Log", held), floor))
-    wrong = b.op("Mul", b.op("Sub", one, y), b.op("Max", b.op("Log", b.op("Sub", one, held)), floor))
-    spread = b.op("Max", b.op("Mul", b.op("Sub", one, held), held), b.constant(1e-12, x.dtype))
+    held = b.stop_gradient(x)
+    right = b.op("Mul", y, b.op("Max", b.op("Log", held), -100))
+    wrong = b.op("Mul", b.op("Sub", 1, y), b.op("Max", b.op("Log", b.op("Sub", 1, held)), -100))
+    spread = b.op("Max", b.op("Mul", b.op("Sub", 1, held), held), 1e-12)
     slope = b.op("Div", b.op("Sub", held, b.stop_gradient(y)), spread)
     through = b.op("Mul", slope, b.op("Sub", x, held))  # 0, with this slope
-    loss = b.like(b.op("Sub", through, b.op("Add", right, wrong)), x)
+    loss = b.op("Sub", through, b.op("Add", right, wrong))
     return finished(b, weighted(b, loss, weight), reduction)
 
 
@@ -104,12 +100,11 @@ def binary_cross_entropy_with_logits(
 ) -> Value:
     """(1 - y) x + w softplus(-x), with w = 1 + (pos_weight - 1) y."""
     x, y = pair(b, node, x, y)
-    one = b.constant(1, x.dtype)
     soft = b.op("Softplus", b.op("Neg", x))
     if pos_weight is not None:
-        more = b.op("Mul", b.op("Sub", b.cast(pos_weight, b.dtype_of(x)), one), y)
-        soft = b.op("Mul", soft, b.op("Add", more, one))
-    loss = b.like(b.op("Add", b.op("Mul", b.op("Sub", one, y), x), soft), x)
+        more = b.op("Mul", b.op("Sub", b.cast(pos_weight, b.dtype_of(x)), 1), y)
+        soft = b.op("Mul", soft, b.op("Add", more, 1))
+    loss = b.op("Add", b.op("Mul", b.op("Sub", 1, y), x), soft)
     return finished(b, weighted(b, loss, weight), reduction)
 
 
@@ -120,17 +115,17 @@ def kl_div(b: GraphBuilder, node: fx.Node, x: Value, y: Value, reduction: int = 
         loss = b.op("Mul", b.op("Exp", y), b.op("Sub", y, x))
     else:
         # y log y is 0 at 0: the logarithm is taken of 1 there
-        positive = b.op("Greater", y, b.constant(0, x.dtype))
-        log = b.op("Log", b.op("Where", positive, y, b.constant(1, x.dtype)))
+        log = b.op("Log", b.op("Where", b.op("Greater", y, 0), y, 1))
         loss = b.op("Mul", y, b.op("Sub", log, x))
-    return finished(b, b.like(loss, x), reduction)
+    return finished(b, loss, reduction)
 
 
-def classes_second(b: GraphBuilder, x: Value, target: Value) -> tuple[Value, Value, bool]:
-    """Scores as [N, C, ...] and targets as [N, ...]; whether an axis was added."""
+def labelled(b: GraphBuilder, x: Value, target: Value, reduction: int, loss: Callable[[Value, Value], Value]) -> Value:
+    """The loss, which is made for scores as [N, C, ...] and labels as [N, ...]."""
     if x.rank != 1:
-        return x, target, False
-    return common.unsqueeze(b, x, 0), common.unsqueeze(b, target, 0), True
+        return loss(x, target)
+    found = loss(common.unsqueeze(b, x, 0), common.unsqueeze(b, target, 0))
+    return common.squeeze(b, found, 0) if reduction == 0 else found
 
 
 @lowers(aten.nll_loss.default, aten.nll_loss_nd.default, aten.nll_loss2d.default)
@@ -143,17 +138,8 @@ def nll_loss(
     reduction: int = 1,
     ignore_index: int = -100,
 ) -> Value:
-    scores, labels, added = classes_second(b, x, target)
-    loss = b.op(
-        "NegativeLogLikelihoodLoss",
-        scores,
-        labels,
-        weight,
-        ignore_index=ignore_index,
-        reduction=REDUCTIONS[reduction],
-        dtype=x.dtype,
-    )
-    return common.squeeze(b, loss, 0) if added and reduction == 0 else loss
+    how: dict[str, Any] = {"ignore_index": ignore_index, "reduction": REDUCTIONS[reduction]}
+    return labelled(b, x, target, reduction, lambda *v: b.op("NegativeLogLikelihoodLoss", *v, weight, **how))
 
 
 @lowers(aten.cross_entropy_loss.default)
@@ -170,14 +156,14 @@ def cross_entropy_loss(
     refuse_complex(x)
     if b.dtype_of(target).is_floating_point:
         return probability_cross_entropy(b, x, target, weight, reduction, label_smoothing)
-    scores, labels, added = classes_second(b, x, target)
-    whole: dict[str, Any] = {"ignore_index": ignore_index, "dtype": x.dtype}
-    if label_smoothing == 0:
-        mode = REDUCTIONS[reduction]
-        loss = b.op("SoftmaxCrossEntropyLoss", scores, labels, weight, reduction=mode, **whole)
-        return common.squeeze(b, loss, 0) if added and reduction == 0 else loss
-    loss = smoothed(b, scores, labels, weight, reduction, ignore_index, label_smoothing)
-    return common.squeeze(b, loss, 0) if added and reduction == 0 else loss
+
+    def loss(scores: Value, labels: Value) -> Value:
+        if label_smoothing:
+            return smoothed(b, scores, labels, weight, reduction, ignore_index, label_smoothing)
+        how: dict[str, Any] = {"ignore_index": ignore_index, "reduction": REDUCTIONS[reduction]}
+        return b.op("SoftmaxCrossEntropyLoss", scores, labels, weight, outputs=None, **how)
+
+    return labelled(b, x, target, reduction, loss)
 
 
 def smoothed(
@@ -190,32 +176,25 @@ def smoothed(
     smoothing: float,
 ) -> Value:
     """(1 - s) of the loss of the label and s / C of that of each class, both without ignored elements."""
-    dtype = b.dtype_of(x)
-    log = b.op("LogSoftmax", x, axis=1, dtype=dtype, shape=x.shape)
-    labels: dict[str, Any] = {"ignore_index": ignore_index, "reduction": REDUCTIONS[0]}
-    hard = Value(b.op("NegativeLogLikelihoodLoss", log, target, weight, **labels), dtype, target.shape)
-    each = log if weight is None else b.like(b.op("Mul", log, channel(b, weight, x.rank)), log)
-    soft = b.op("Neg", reduced(b, "ReduceSum", each, 1))
-    ignored = b.op("Equal", target, b.constant(ignore_index, target.dtype))
-    soft = Value(b.op("Where", ignored, b.constant(0, dtype), soft), dtype, target.shape)
-    count = b.scalar(b.shape_of(x)[1], dtype)
-    share = b.op("Div", b.constant(smoothing, dtype), count)
-    loss = b.op("Add", b.op("Mul", hard, b.constant(1 - smoothing, dtype)), b.op("Mul", soft, share))
-    loss = Value(loss, dtype, target.shape)
+    log = b.op("LogSoftmax", x, axis=1)
+    labels: dict[str, Any] = {"ignore_index": ignore_index, "reduction": REDUCTIONS[0], "shape": target.shape}
+    hard = b.op("NegativeLogLikelihoodLoss", log, target, weight, outputs=None, **labels)
+    each = log if weight is None else b.op("Mul", log, channel(b, weight, x.rank))
+    ignored = b.op("Equal", target, ignore_index)
+    soft = b.op("Where", ignored, 0, b.op("Neg", reduced(b, "ReduceSum", each, 1)))
+    share = b.op("Div", smoothing, b.scalar(b.shape_of(x)[1], b.dtype_of(x)))
+    loss = b.op("Add", b.op("Mul", hard, 1 - smoothing), b.op("Mul", soft, share))
     if reduction != 1:
         return finished(b, loss, reduction)
-    return b.op("Div", reduced(b, "ReduceSum", loss), mass(b, target, weight, ignored, dtype), dtype=dtype, shape=())
+    return b.op("Div", reduced(b, "ReduceSum", loss), mass(b, target, weight, ignored, b.dtype_of(x)))
 
 
 def mass(b: GraphBuilder, target: Value, weight: Value | None, ignored: Value, dtype: torch.dtype) -> Value:
     """The weights of all labels that count."""
-    zero, one = b.constant(0, dtype), b.constant(1, dtype)
-    each: Value = one
+    each = b.constant(1, dtype)
     if weight is not None:
-        label = b.op("Where", ignored, b.constant(0, target.dtype), target)
-        each = b.op("Gather", weight, label, axis=0)
-    kept = b.op("Where", ignored, zero, each)
-    return reduced(b, "ReduceSum", Value(kept, dtype, target.shape))
+        each = b.op("Gather", weight, b.op("Where", ignored, 0, target), axis=0, dtype=dtype)
+    return reduced(b, "ReduceSum", b.op("Where", ignored, 0, each, shape=target.shape))
 
 
 def channel(b: GraphBuilder, weight: Value, rank: int) -> Value:
@@ -230,18 +209,16 @@ def probability_cross_entropy(
     dtype, axis = b.dtype_of(x), 0 if x.rank == 1 else 1
     target = b.cast(target, dtype)
     if smoothing:
-        share = b.op("Div", b.constant(smoothing, dtype), b.scalar(b.shape_of(x)[axis], dtype))
-        target = b.like(b.op("Add", b.op("Mul", target, b.constant(1 - smoothing, dtype)), share), x)
-    log = b.op("LogSoftmax", x, axis=axis, dtype=dtype, shape=x.shape)
-    each = b.like(b.op("Mul", log, target), log)
+        share = b.op("Div", smoothing, b.scalar(b.shape_of(x)[axis], dtype))
+        target = b.op("Add", b.op("Mul", target, 1 - smoothing), share)
+    each = b.op("Mul", b.op("LogSoftmax", x, axis=axis), target)
     if weight is not None:
-        each = b.like(b.op("Mul", each, channel(b, weight, x.rank)), log)
-    loss = reduced(b, "ReduceSum", each, axis)
-    loss = b.like(b.op("Neg", loss), loss)
+        each = b.op("Mul", each, channel(b, weight, x.rank))
+    loss = b.op("Neg", reduced(b, "ReduceSum", each, axis))
     if reduction != 1:
         return finished(b, loss, reduction)
     count = math.prod([d for i, d in enumerate(b.shape_of(x)) if i != axis])
-    return b.op("Div", reduced(b, "ReduceSum", loss), b.scalar(count, dtype), dtype=dtype, shape=())
+    return b.op("Div", reduced(b, "ReduceSum", loss), count)
 
 
 @lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -253,8 +230,7 @@ def nll_loss_forward(
     dtype = b.dtype_of(x)
     if reduction == 0:
         return loss, common.filled(b, (), 0.0, dtype)
-    ignored = b.op("Equal", target, b.constant(ignore_index, target.dtype))
-    return loss, mass(b, target, weight, ignored, dtype)
+    return loss, mass(b, target, weight, b.op("Equal", target, ignore_index), dtype)
 
 
 @lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
@@ -262,15 +238,14 @@ def nll_loss_backward(
     b: GraphBuilder, node: fx.Node, dy: Value, x: Value, target: Value, weight: Value | None, reduction: int,
     ignore_index: int, total_weight: Value,
 ) -> Value | None:  # fmt: skip
-    dtype, is_mean = b.dtype_of(x), REDUCTIONS[reduction] == "mean"
+    is_mean = REDUCTIONS[reduction] == "mean"
 
     def forward(scores: Value) -> Value:
         loss = nll_loss(b, node, scores, target, weight, 0 if is_mean else reduction, ignore_index)
         if not is_mean:
             return loss
         # by the weight that torch saved: where that is 0, only labels that count have a gradient of NaN
-        ignored = b.op("Equal", target, b.constant(ignore_index, target.dtype))
-        kept = b.op("Where", ignored, b.constant(0, dtype), loss, dtype=dtype, shape=target.shape)
+        kept = b.op("Where", b.op("Equal", target, ignore_index), 0, loss, shape=target.shape)
         return b.op("Div", reduced(b, "ReduceSum", kept), total_weight)
 
     return gradients(b, dy, [x], forward)[0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import onnx
 import torch
+from onnx import helper
 from torch import fx
 
 from backpass.torch.builder import ONNX_TYPES, Dim, GraphBuilder, Scalar, Value
@@ -23,18 +25,16 @@ def drawn(b: GraphBuilder, op: str, shape: Sequence[Dim], dtype: torch.dtype, **
     if all(isinstance(d, int) for d in shape):
         return _fixed(b, op, shape, dtype, settings)
     like = common.filled(b, shape, 0, dtype)
-    return Value(b.op(f"{op}Like", like, outputs=None, **settings), dtype, shape)
+    return b.op(f"{op}Like", like, shape=shape, outputs=None, **settings)
 
 
 def _fixed(b: GraphBuilder, op: str, shape: Sequence[Dim], dtype: torch.dtype, settings: dict[str, float]) -> Value:
-    (name,) = b.op(op, outputs=1)
-    node = b.nodes[-1]
-    from onnx import helper
-
-    node.attribute.append(helper.make_attribute("shape", [int(d) for d in shape], attr_type=7))
-    node.attribute.append(helper.make_attribute("dtype", ONNX_TYPES[dtype]))
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in settings.items())
-    return Value(name, dtype, shape)
+    """The attributes `shape` and `dtype` are put in by hand: to the builder they describe the result."""
+    made = b.op(op, dtype=dtype, shape=shape)
+    extents = helper.make_attribute("shape", [int(d) for d in shape], attr_type=onnx.AttributeProto.INTS)
+    attributes = {"dtype": ONNX_TYPES[dtype], **settings}
+    b.nodes[-1].attribute.extend([extents, *(helper.make_attribute(*each) for each in attributes.items())])
+    return made
 
 
 @lowers(aten.rand.default, aten.rand_like.default)
@@ -59,56 +59,31 @@ def normal(b: GraphBuilder, node: fx.Node, x: Any, mean: float = 0.0, std: float
     return drawn(b, "RandomNormal", meta(node).shape, result_type(node), mean=float(mean), scale=float(std))
 
 
-def _whole(b: GraphBuilder, node: fx.Node, low: Scalar, high: Scalar) -> Value:
-    """Uniform among low, ..., high - 1."""
-    dtype = torch.float64
-    width = b.op("Sub", b.scalar(high, dtype), b.scalar(low, dtype))
-    share = drawn(b, "RandomUniform", meta(node).shape, dtype)
-    places = b.op("Floor", b.op("Mul", share, width))
-    return b.cast(Value(b.op("Add", places, b.scalar(low, dtype)), dtype), result_type(node))
+@lowers(aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype)
+def randint(b: GraphBuilder, node: fx.Node, *given: Any, **_: Any) -> Value:
+    """Uniform among low, ..., high - 1; among the arguments there is also a tensor to be like, or a size."""
+    *lowest, highest = (v for v in given if not isinstance(v, Value | Sequence))
+    low, high = (b.scalar(v, torch.float64) for v in (lowest[0] if lowest else 0, highest))
+    share = drawn(b, "RandomUniform", meta(node).shape, torch.float64)
+    places = b.op("Floor", b.op("Mul", share, b.op("Sub", high, low)))
+    return b.cast(b.op("Add", places, low), result_type(node))
 
 
-@lowers(aten.randint.default)
-def randint(b: GraphBuilder, node: fx.Node, high: Scalar, size: Any, **_: Any) -> Value:
-    return _whole(b, node, 0, high)
-
-
-@lowers(aten.randint.low)
-def randint_low(b: GraphBuilder, node: fx.Node, low: Scalar, high: Scalar, size: Any, **_: Any) -> Value:
-    return _whole(b, node, low, high)
-
-
-@lowers(aten.randint_like.default)
-def randint_like(b: GraphBuilder, node: fx.Node, x: Value, high: Scalar, **_: Any) -> Value:
-    return _whole(b, node, 0, high)
-
-
-@lowers(aten.randint_like.low_dtype)
-def randint_like_low(b: GraphBuilder, node: fx.Node, x: Value, low: Scalar, high: Scalar, **_: Any) -> Value:
-    return _whole(b, node, low, high)
-
-
-@lowers(aten.bernoulli.default)
-def bernoulli(b: GraphBuilder, node: fx.Node, x: Value, **_: Any) -> Value:
-    share = drawn(b, "RandomUniform", meta(node).shape, b.dtype_of(x))
-    return b.cast(b.op("Less", share, x, dtype=torch.bool), result_type(node))
-
-
-@lowers(aten.bernoulli.p)
-def bernoulli_p(b: GraphBuilder, node: fx.Node, x: Value, p: Scalar, **_: Any) -> Value:
-    share = drawn(b, "RandomUniform", meta(node).shape, torch.float32)
-    return b.cast(b.op("Less", share, b.scalar(p, torch.float32), dtype=torch.bool), result_type(node))
+@lowers(aten.bernoulli.default, aten.bernoulli.p)
+def bernoulli(b: GraphBuilder, node: fx.Node, x: Value, p: Scalar | None = None, **_: Any) -> Value:
+    share = drawn(b, "RandomUniform", meta(node).shape, b.dtype_of(x) if p is None else torch.float32)
+    return b.cast(b.op("Less", share, x if p is None else p), result_type(node))
 
 
 def dropped(b: GraphBuilder, x: Value, p: float) -> tuple[Value, Value | None]:
     """Dropout in training, and the mask of what was kept unless that is all or nothing."""
-    shape = b.shape_of(x)
     if p == 0:
         return x, None
     if p == 1:
-        return b.like(b.op("Mul", x, b.constant(0, x.dtype)), x), None
-    y, mask = b.op("Dropout", x, b.constant(float(p), torch.float32), b.constant(True, torch.bool), outputs=2)
-    return b.like(y, x), Value(mask, torch.bool, shape)
+        return b.op("Mul", x, 0), None
+    rate, training = b.constant(float(p), torch.float32), b.constant(True)
+    y, mask = b.op("Dropout", x, rate, training, shape=x.shape, outputs=2)
+    return y, Value(mask, torch.bool, x.shape)
 
 
 @lowers(aten.native_dropout.default)
@@ -120,12 +95,9 @@ def native_dropout(b: GraphBuilder, node: fx.Node, x: Value, p: float, train: bo
 
 @lowers(aten.native_dropout_backward.default)
 def native_dropout_backward(b: GraphBuilder, node: fx.Node, dy: Value, mask: Value, scale: Scalar) -> Value | None:
-    dtype, kept = b.dtype_of(dy), b.cast(mask, torch.bool)
-
-    def scaled(x: Value) -> Value:
-        return b.op("Where", kept, b.op("Mul", x, b.scalar(scale, dtype)), b.constant(0, dtype))
-
-    return common.gradients(b, dy, [dy], scaled)[0]  # linear: at which x does not matter
+    kept = b.cast(mask, torch.bool)
+    # linear: at which x does not matter
+    return common.gradients(b, dy, [dy], lambda x: b.op("Where", kept, b.op("Mul", x, scale), 0))[0]
 
 
 @lowers(aten.dropout.default)

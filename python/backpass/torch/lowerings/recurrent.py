@@ -11,6 +11,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
+from backpass.torch.lowerings.movement.shape import joined
 from backpass.torch.lowerings.random import dropped
 
 aten = torch.ops.aten
@@ -38,14 +39,12 @@ class Layers:
         if len(order) == 1:
             return common.unsqueeze(self.b, weight, 0)
         parts = self.b.op("Split", weight, self.b.sizes([self.hidden] * len(order)), axis=0, outputs=len(order))
-        joined = self.b.op("Concat", *(parts[i] for i in order), axis=0, dtype=weight.dtype, shape=weight.shape)
-        return common.unsqueeze(self.b, joined, 0)
+        return common.unsqueeze(self.b, self.b.op("Concat", *(parts[i] for i in order), axis=0, shape=weight.shape), 0)
 
     def stacked(self, layer: int, index: int) -> Value:
         """Weight `index` of all directions of a layer."""
         groups = self.groups[layer * self.directions : (layer + 1) * self.directions]
-        found = [self.reordered(g[index]) for g in groups]
-        return found[0] if len(found) == 1 else self.b.op("Concat", *found, axis=0)
+        return joined(self.b, [self.reordered(g[index]) for g in groups], 0)
 
     def biases(self, layer: int) -> Value | None:
         if len(self.groups[0]) == 2:
@@ -57,7 +56,7 @@ def states(b: GraphBuilder, state: Value, layers: int, directions: int) -> Seque
     """[layers * directions, N, H] for each layer."""
     if layers == 1:
         return [state]
-    return b.op("Split", state, b.constant([directions] * layers, torch.int64), axis=0, outputs=layers)
+    return b.op("Split", state, b.constant([directions] * layers), axis=0, outputs=layers)
 
 
 def run(
@@ -95,14 +94,13 @@ def run(
         for kept, end in zip(last, ends, strict=True):
             kept.append(end)
         if directions == 2:  # [T, 2, N, H] to [T, N, 2 H]
-            swapped = b.op("Transpose", y, perm=[0, 2, 1, 3], dtype=x.dtype)
-            x = common.reshape(b, swapped, (*shape[:2], width))
+            x = common.reshape(b, b.op("Transpose", y, perm=[0, 2, 1, 3]), (*shape[:2], width))
         else:
-            x = Value(b.op("Squeeze", y, b.constant([1], torch.int64)), x.dtype, (*shape[:2], width))
+            x = b.op("Squeeze", y, b.constant([1]), shape=(*shape[:2], width))
         if dropout and layer < layers - 1:
             x = dropped(b, x, dropout)[0]
-    joined = [kept[0] if len(kept) == 1 else b.op("Concat", *kept, axis=0) for kept in last]
-    return (common.transpose(b, x, [1, 0, 2]) if batch_first else x), *joined
+    ends = [joined(b, kept, 0) for kept in last]
+    return (common.transpose(b, x, [1, 0, 2]) if batch_first else x), *ends
 
 
 def _recurrent(kind: str, activation: str | None = None, **attributes: Any) -> Any:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of, gradients, meta
+from backpass.torch.symbols import broadcast
 
 aten = torch.ops.aten
 
@@ -33,12 +34,11 @@ def embedding(
 
 
 def rows_of(b: GraphBuilder, weight: Value, index: Value, padding_idx: Dim) -> Value:
-    rows = b.op("Gather", weight, index, axis=0, dtype=weight.dtype)
+    rows = b.op("Gather", weight, index, axis=0)
     if isinstance(padding_idx, int) and padding_idx < 0:
         return rows
-    padded = b.op("Equal", index, b.scalar(padding_idx, b.dtype_of(index)), dtype=torch.bool, shape=index.shape)
-    padded = common.unsqueeze(b, padded, index.rank)
-    return b.op("Where", padded, b.stop_gradient(rows), rows, dtype=weight.dtype)
+    padded = common.unsqueeze(b, b.op("Equal", index, padding_idx), index.rank)
+    return b.op("Where", padded, b.stop_gradient(rows), rows)
 
 
 @lowers(aten.embedding_dense_backward.default)
@@ -55,9 +55,9 @@ def embedding_dense_backward(
 def gather(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if x.rank == 0 or index.rank == 0:
         row, places = x if x.rank else common.reshape(b, x, [1]), common.reshape(b, index, [1])
-        picked = b.op("GatherElements", row, places, axis=0, dtype=x.dtype, shape=(1,))
+        picked = b.op("GatherElements", row, places, axis=0, shape=(1,))
         return common.reshape(b, picked, meta(node).shape)
-    return b.op("GatherElements", x, index, axis=axis_of(dim, x.rank), dtype=x.dtype)
+    return b.op("GatherElements", x, index, axis=axis_of(dim, x.rank))
 
 
 @lowers(aten.index_select.default)
@@ -66,35 +66,25 @@ def index_select(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Valu
         index = common.reshape(b, index, [1])
     if x.rank == 0:
         return x
-    return b.op("Gather", x, index, axis=axis_of(dim, x.rank), dtype=x.dtype)
+    return b.op("Gather", x, index, axis=axis_of(dim, x.rank))
 
 
 @lowers(aten.take.default)
 def take(b: GraphBuilder, node: fx.Node, x: Value, index: Value) -> Value:
-    return b.op("Gather", flat(b, x), index, axis=0, dtype=x.dtype)
-
-
-def flat(b: GraphBuilder, x: Value) -> Value:
-    return b.op("Reshape", x, b.constant([-1], torch.int64), dtype=x.dtype)
-
-
-def nonzero_columns(b: GraphBuilder, mask: Value) -> Value:
-    """[rank, count]: where the mask holds."""
-    return b.op("NonZero", mask, dtype=torch.int64)
+    return b.op("Gather", common.flat(b, x), index, axis=0)
 
 
 @lowers(aten.nonzero.default)
 def nonzero(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     if x.rank == 0:
         raise NoLoweringError("a number")
-    return b.op("Transpose", nonzero_columns(b, x), perm=[1, 0], dtype=torch.int64)
+    return b.op("Transpose", b.op("NonZero", x), perm=[1, 0])
 
 
 @lowers(aten.masked_select.default)
 def masked_select(b: GraphBuilder, node: fx.Node, x: Value, mask: Value) -> Value:
-    shape = common.broadcast(b.shape_of(x), b.shape_of(mask))
-    x, mask = common.expand(b, x, shape), common.expand(b, mask, shape)
-    return b.op("Compress", flat(b, x), flat(b, mask), axis=0, dtype=x.dtype)
+    shape = broadcast(b.shape_of(x), b.shape_of(mask))
+    return b.op("Compress", *(common.flat(b, common.expand(b, v, shape)) for v in (x, mask)), axis=0)
 
 
 class Places:
@@ -107,15 +97,12 @@ class Places:
         for index in indices:
             if index is None:
                 axis += 1
-            elif index.dtype in (torch.bool, torch.uint8):
-                for column in _columns(b, index):
-                    self.axes.append(axis)
-                    self.indices.append(column)
-                    axis += 1
-            else:
-                self.axes.append(axis)
-                self.indices.append(b.cast(index, torch.int64))
-                axis += 1
+                continue
+            is_mask = index.dtype in (torch.bool, torch.uint8)
+            found = _columns(b, index) if is_mask else [b.cast(index, torch.int64)]
+            self.indices += found
+            self.axes += range(axis, axis + len(found))
+            axis += len(found)
         consecutive = self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
         self.first = self.axes[0] if consecutive else 0
         self.rest = [a for a in range(x.rank) if a not in self.axes]
@@ -135,34 +122,25 @@ class Places:
         if len(self.indices) == 1:
             return common.unsqueeze(b, self.indices[0], self.rank)
         shape = common_shape(b, self.indices)
-        parts = []
-        for index in self.indices:
-            wide = index if shape is None else b.op("Expand", index, shape)
-            last = b.constant([self.rank], torch.int64)
-            parts.append(b.op("Unsqueeze", wide, last))
-        return b.op("Concat", *parts, axis=self.rank, dtype=torch.int64)
+        wide = self.indices if shape is None else [b.op("Expand", index, shape) for index in self.indices]
+        last = b.constant([self.rank])
+        return b.op("Concat", *(b.op("Unsqueeze", index, last) for index in wide), axis=self.rank)
 
 
 def common_shape(b: GraphBuilder, indices: Sequence[Value]) -> Value | None:
     """The extents all indices broadcast to; None when they have the same already."""
-    shapes = [i.shape for i in indices]
-    if all(s is not None and common.same_shape(s, shapes[0] or ()) for s in shapes):
-        return None
-    if any(s is None for s in shapes):
-        return None  # columns of one mask
-    extents = common.broadcast(*[s for s in shapes if s is not None])
-    return b.sizes(extents)
+    shapes = [i.shape for i in indices if i.shape is not None]
+    if len(shapes) < len(indices) or all(common.same_shape(s, shapes[0]) for s in shapes):
+        return None  # those without a shape are columns of one mask
+    return b.sizes(broadcast(*shapes))
 
 
 def _columns(b: GraphBuilder, mask: Value) -> list[Value]:
     if mask.rank == 0:
         raise NoLoweringError("a mask without axes")
-    mask = b.cast(mask, torch.bool)
-    columns = nonzero_columns(b, mask)
-    if mask.rank == 1:
-        return [_sized(b, b.op("Squeeze", columns, b.constant([0], torch.int64)))]
-    rows = b.op("Split", columns, b.constant([1] * mask.rank, torch.int64), axis=0, outputs=mask.rank)
-    return [_sized(b, b.op("Squeeze", r, b.constant([0], torch.int64))) for r in rows]
+    found = b.op("NonZero", b.cast(mask, torch.bool))  # [rank, count]
+    rows = b.op("Split", found, b.constant([1] * mask.rank), axis=0, outputs=mask.rank) if mask.rank > 1 else [found]
+    return [Column(b.op("Squeeze", row, b.constant([0])), torch.int64) for row in rows]
 
 
 class Column(Value):
@@ -173,18 +151,14 @@ class Column(Value):
         return 1
 
 
-def _sized(b: GraphBuilder, name: str) -> Value:
-    return Column(name, torch.int64)
-
-
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(b: GraphBuilder, node: fx.Node, x: Value, indices: Sequence[Value | None]) -> Value:
     common.refuse_complex(x)
     places = Places(b, x, indices)
     if len(places.axes) == 1:
-        return b.op("Gather", x, places.indices[0], axis=places.axes[0], dtype=x.dtype)
+        return b.op("Gather", x, places.indices[0], axis=places.axes[0])
     refuse_mixed(places)
-    picked = b.op("GatherND", common.transpose(b, x, places.order()), places.tuples(b), dtype=x.dtype)
+    picked = b.op("GatherND", common.transpose(b, x, places.order()), places.tuples(b))
     return common.transpose(b, picked, places.result_order())
 
 
@@ -201,7 +175,3 @@ def item(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
         x = b.stop_gradient(x)
     wide = torch.float64 if b.dtype_of(x).is_floating_point else torch.bool if x.dtype == torch.bool else torch.int64
     return common.reshape(b, b.cast(x, wide), [])
-
-
-def number(b: GraphBuilder, value: Value | Scalar, dtype: torch.dtype) -> Value:
-    return common.operand(b, value, dtype)

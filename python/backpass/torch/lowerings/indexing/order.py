@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
-from backpass.torch.dispatch import lowers
+from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings import common
-from backpass.torch.lowerings.common import axis_of, meta, refuse_complex, reshape, transpose, unsqueeze
+from backpass.torch.lowerings.common import (
+    axis_last,
+    axis_of,
+    inverse,
+    meta,
+    refuse_complex,
+    reshape,
+    transpose,
+    unsqueeze,
+)
 from backpass.torch.lowerings.pointwise.special import values_of
 
 aten = torch.ops.aten
@@ -49,11 +60,10 @@ def _median(b: GraphBuilder, x: Value, axis: int) -> tuple[Value, Value]:
     values, places = _kth(b, x, axis, (extent + 1) // 2)
     if not b.dtype_of(x).is_floating_point:
         return values, places
-    broken = b.cast(b.op("IsNaN", x, dtype=torch.bool), torch.int64)
+    broken = b.cast(b.op("IsNaN", x), torch.int64)
     first = b.op("ArgMax", broken, axis=axis, keepdims=1)
-    any_broken = b.cast(b.op("ReduceMax", broken, b.constant([axis], torch.int64), dtype=torch.int64), torch.bool)
-    values = b.op("Where", any_broken, b.constant(float("nan"), b.dtype_of(x)), values)
-    return values, b.op("Where", any_broken, first, places)
+    any_broken = b.cast(b.op("ReduceMax", broken, b.constant([axis])), torch.bool)
+    return b.op("Where", any_broken, math.nan, values), b.op("Where", any_broken, first, places)
 
 
 @lowers(aten.median.dim)
@@ -63,15 +73,8 @@ def median_dim(b: GraphBuilder, node: fx.Node, x: Value, dim: int, keepdim: bool
 
 @lowers(aten.median.default)
 def median(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    flat = reshape(b, x, (meta_size(x),))
-    return b.op("Reshape", _median(b, flat, 0)[0], b.constant([], torch.int64), dtype=x.dtype)
-
-
-def meta_size(x: Value) -> Dim:
-    size: Dim = 1
-    for extent in GraphBuilder.shape_of(x):
-        size = size * extent
-    return size
+    row = reshape(b, x, (math.prod(b.shape_of(x)),))
+    return b.op("Reshape", _median(b, row, 0)[0], b.constant([]))
 
 
 @lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar, aten.bucketize.Tensor, aten.bucketize.Scalar)
@@ -91,8 +94,7 @@ def searchsorted(
     sequence, values = (second, first) if swapped else (first, second)
     if sorter is not None:
         raise NoLoweringError("a sorter")
-    if not isinstance(values, Value):
-        values = b.scalar(values, b.dtype_of(sequence))
+    values = values if isinstance(values, Value) else b.scalar(values, b.dtype_of(sequence))
     extent = b.shape_of(sequence)[-1]
     if not isinstance(extent, int) or extent > WIDEST:
         raise NoLoweringError("many boundaries")
@@ -102,32 +104,25 @@ def searchsorted(
     row = sequence if sequence.rank <= 1 else unsqueeze(b, sequence, sequence.rank - 1)
     upper = right or side == "right"
     # not "greater" but "not less or equal": NaN comes after everything
-    before = b.op("LessOrEqual" if upper else "Less", row, column, dtype=torch.bool)
+    before = b.op("LessOrEqual" if upper else "Less", row, column)
     if kind.is_floating_point:
-        before = b.op("Or", before, b.op("IsNaN", column), dtype=torch.bool)
-    axis = b.constant([max(values.rank, sequence.rank - 1) if sequence.rank <= 1 else values.rank], torch.int64)
-    count = b.op("ReduceSum", b.cast(before, torch.int64), axis, keepdims=0, dtype=torch.int64)
+        before = b.op("Or", before, b.op("IsNaN", column))
+    count = b.op("ReduceSum", b.cast(before, torch.int64), b.constant([values.rank]), keepdims=0)
     return b.cast(count, meta(node).dtype)
 
 
-def _running(b: GraphBuilder, x: Value, dim: int, fill: Scalar) -> tuple[Value, int]:
+def _running(b: GraphBuilder, x: Value, dim: int, fill: Scalar) -> Value:
     """[.., n, n]: along the last axis everything up to the position on the one before, `fill` after it."""
     extent = b.shape_of(x)[dim]
     if not isinstance(extent, int) or extent > WIDEST:
         raise NoLoweringError("a long axis")
-    order = [i for i in range(x.rank) if i != dim] + [dim]
-    moved = unsqueeze(b, transpose(b, x, order), x.rank - 1)
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    with unset_fake_temporarily():
-        later = torch.ones(extent, extent, dtype=torch.bool).triu(1)
-    made = b.op("Where", b.constant(later), b.constant(fill, b.dtype_of(x)), moved, dtype=x.dtype)
-    return made, x.rank
+    moved = unsqueeze(b, transpose(b, x, axis_last(dim, x.rank)), x.rank - 1)
+    later = np.triu(np.ones((extent, extent), np.bool_), 1)
+    return b.op("Where", b.constant(later), fill, moved)
 
 
 def _back(b: GraphBuilder, x: Value, rank: int, dim: int) -> Value:
-    order = [i for i in range(rank) if i != dim] + [dim]
-    return transpose(b, x, [order.index(i) for i in range(rank)])
+    return transpose(b, x, inverse(axis_last(dim, rank)))
 
 
 @values_of(aten.logcumsumexp.default)
@@ -136,34 +131,28 @@ def logcumsumexp(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> Value:
     if x.rank == 0:
         return x
     axis = axis_of(dim, x.rank)
-    pairs, last = _running(b, x, axis, float("-inf"))
-    made = b.op("ReduceLogSumExp", pairs, b.constant([last], torch.int64), keepdims=0, dtype=x.dtype)
+    made = b.op("ReduceLogSumExp", _running(b, x, axis, -math.inf), b.constant([x.rank]), keepdims=0)
     return _back(b, made, x.rank, axis)
 
 
-def _running_extreme(b: GraphBuilder, node: fx.Node, x: Value, dim: int, largest: bool) -> tuple[Value, Value]:
-    if not b.dtype_of(x).is_floating_point:
-        raise NoLoweringError("integers")
-    if x.rank == 0:
-        return x, b.constant(0, torch.int64)
-    axis = axis_of(dim, x.rank)
-    pairs, last = _running(b, x, axis, float("-inf") if largest else float("inf"))
-    kept = b.op("ArgMax" if largest else "ArgMin", pairs, axis=last, keepdims=1, select_last_index=1)
-    end = b.constant([last], torch.int64)
-    # the gradient goes to the one element that was picked, as torch's does
-    values = b.op("Squeeze", b.op("GatherElements", pairs, kept, axis=last), end)
-    where = b.op("Squeeze", kept, end)
-    return _back(b, values, x.rank, axis), _back(b, where, x.rank, axis)
+def _running_extreme(op: str, least: float) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> tuple[Value, ...]:
+        """The gradient goes to the one element that was picked, as torch's does."""
+        if not b.dtype_of(x).is_floating_point:
+            raise NoLoweringError("integers")
+        if x.rank == 0:
+            return x, b.constant(0)
+        axis, last = axis_of(dim, x.rank), x.rank
+        pairs = _running(b, x, axis, least)
+        kept = b.op(op, pairs, axis=last, keepdims=1, select_last_index=1)
+        picked = b.op("GatherElements", pairs, kept, axis=last)
+        return tuple(_back(b, b.op("Squeeze", v, b.constant([last])), x.rank, axis) for v in (picked, kept))
+
+    return lower
 
 
-@lowers(aten.cummax.default)
-def cummax(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> tuple[Value, Value]:
-    return _running_extreme(b, node, x, dim, True)
-
-
-@lowers(aten.cummin.default)
-def cummin(b: GraphBuilder, node: fx.Node, x: Value, dim: int) -> tuple[Value, Value]:
-    return _running_extreme(b, node, x, dim, False)
+lowers(aten.cummax.default)(_running_extreme("ArgMax", -math.inf))
+lowers(aten.cummin.default)(_running_extreme("ArgMin", math.inf))
 
 
 @lowers(aten.topk.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,32 +32,29 @@ def index_put(
     values = b.cast(values, b.dtype_of(x))
     whole = len(given) == 1 and given[0].dtype == torch.bool and common.same_shape(b.shape_of(given[0]), b.shape_of(x))
     if whole and values.rank == 0 and not accumulate:
-        return b.op("Where", given[0], values, x, dtype=x.dtype)
+        return b.op("Where", given[0], values, x)
     places = Places(b, x, indices)
     refuse_mixed(places)
     tuples = places.tuples(b)
     moved = common.transpose(b, x, places.order())
     updates = updates_for(b, places, tuples, moved, values)
     mode = "add" if accumulate else "none"
-    changed = b.op("ScatterND", moved, tuples, updates, reduction=mode, dtype=x.dtype, shape=moved.shape)
-    back = [places.order().index(a) for a in range(x.rank)]
-    return common.transpose(b, changed, back)
+    changed = b.op("ScatterND", moved, tuples, updates, reduction=mode)
+    return common.transpose(b, changed, common.inverse(places.order()))
 
 
 def updates_for(b: GraphBuilder, places: Places, tuples: Value, moved: Value, values: Value) -> Value:
     """The values broadcast to the shape of x[indices], its index axes in front."""
-    index_extents = b.op("Shape", tuples, start=0, end=places.rank, dtype=torch.int64)
-    rest = [b.shape_of(moved)[len(places.axes) + i] for i in range(len(places.rest))]
+    index_extents = b.op("Shape", tuples, start=0, end=places.rank)
+    rest = b.shape_of(moved)[len(places.axes) :]
     front = places.first == 0 or values.rank <= len(places.rest) - places.first
     if front:
         target = index_extents if not rest else b.op("Concat", index_extents, b.sizes(rest), axis=0)
-        return b.op("Expand", values, target, dtype=values.dtype)
+        return b.op("Expand", values, target)
     before, after = rest[: places.first], rest[places.first :]
     parts = [b.sizes(before), index_extents, *([b.sizes(after)] if after else [])]
-    wide = b.op("Expand", values, b.op("Concat", *parts, axis=0), dtype=values.dtype)
-    order = places.result_order()
-    back = [order.index(a) for a in range(len(order))]
-    return b.op("Transpose", wide, perm=back, dtype=values.dtype)
+    wide = b.op("Expand", values, b.op("Concat", *parts, axis=0))
+    return b.op("Transpose", wide, perm=common.inverse(places.result_order()))
 
 
 @lowers(aten.slice_scatter.default)
@@ -77,13 +75,13 @@ def slice_scatter(
         return source
     first = _from_front(0 if start is None else start, extent)
     if step != 1:
-        return strided_scatter(b, x, source, axis, first, step)
+        return rows_written(b, x, axis, common.counted(b, b.shape_of(source)[axis], first, step), source)
     parts = [sliced(b, x, axis, 0, first)] if not (isinstance(first, int) and first == 0) else []
     parts.append(source)
     last = first + b.shape_of(source)[axis]
     if not common.same_extent(last, extent):
         parts.append(sliced(b, x, axis, last, END))
-    return b.op("Concat", *parts, axis=axis, dtype=x.dtype)
+    return b.op("Concat", *parts, axis=axis)
 
 
 def _from_front(place: Dim, extent: Dim) -> Dim:
@@ -92,16 +90,6 @@ def _from_front(place: Dim, extent: Dim) -> Dim:
     if isinstance(extent, int):
         return min(max(place + extent if place < 0 else place, 0), extent)
     return extent + place if place < 0 else place
-
-
-def strided_scatter(b: GraphBuilder, x: Value, source: Value, axis: int, first: Dim, step: int) -> Value:
-    count = b.shape_of(source)[axis]
-    places = b.op("Range", b.size(first), b.size(first + count * step), b.size(step), dtype=torch.int64)
-    order = [axis, *[a for a in range(x.rank) if a != axis]]
-    back = [order.index(a) for a in range(x.rank)]
-    tuples = b.op("Unsqueeze", places, b.constant([1], torch.int64))
-    changed = b.op("ScatterND", common.transpose(b, x, order), tuples, common.transpose(b, source, order))
-    return common.transpose(b, Value(changed, x.dtype), back)
 
 
 @lowers(aten.select_scatter.default)
@@ -117,47 +105,32 @@ def scattered(b: GraphBuilder, x: Value, dim: int, index: Value, source: Value, 
         if mode == "none":
             return common.reshape(b, source, [])
         flat = b.op("ScatterElements", *(common.reshape(b, v, [1]) for v in (x, index, source)), reduction=mode)
-        return common.reshape(b, Value(flat, x.dtype, (1,)), [])
+        return b.op("Reshape", flat, b.constant([]), shape=())
     if index.rank == 0:
         index, source = common.reshape(b, index, [1]), common.reshape(b, source, [1])
     if not common.same_shape(b.shape_of(source), b.shape_of(index)):
         # torch reads as much of the source as there are indices
-        axes = list(range(index.rank))
-        source = b.op(
-            "Slice",
-            source,
-            b.constant([0] * index.rank, torch.int64),
-            b.sizes(b.shape_of(index)),
-            b.constant(axes, torch.int64),
-            dtype=source.dtype,
-        )
-    return b.op("ScatterElements", x, index, source, axis=axis_of(dim, x.rank), reduction=mode, dtype=x.dtype)
+        axes = range(index.rank)
+        bounds = b.constant([0 for _ in axes]), b.sizes(b.shape_of(index)), b.constant(list(axes))
+        source = b.op("Slice", source, *bounds)
+    return b.op("ScatterElements", x, index, source, axis=axis_of(dim, x.rank), reduction=mode, shape=x.shape)
 
 
-REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+REDUCTIONS = {"sum": "add", "mean": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 
-@lowers(aten.scatter.src)
-def scatter(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return scattered(b, x, dim, index, source)
-
-
-@lowers(aten.scatter.value)
-def scatter_value(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, value: Scalar) -> Value:
-    wide = common.filled(b, b.shape_of(index), value, b.dtype_of(x))
-    return scattered(b, x, dim, index, wide)
+@lowers(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter(
+    b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value | Scalar, reduce: str | None = None
+) -> Value:
+    if not isinstance(source, Value):
+        source = common.filled(b, b.shape_of(index), source, b.dtype_of(x))
+    return scattered(b, x, dim, index, source, REDUCTIONS[reduce] if reduce else "none")
 
 
 @lowers(aten.scatter_add.default)
 def scatter_add(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value) -> Value:
     return scattered(b, x, dim, index, source, "add")
-
-
-@lowers(aten.scatter.reduce)
-def scatter_reduce(
-    b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value, *, reduce: str
-) -> Value:
-    return scattered(b, x, dim, index, source, REDUCTIONS[reduce])
 
 
 @lowers(aten.index_add.default)
@@ -167,7 +140,7 @@ def index_add(
     if x.rank == 0 or index.rank == 0:
         raise NoLoweringError("a number")
     if alpha != 1:
-        source = b.like(b.op("Mul", source, b.scalar(alpha, b.dtype_of(x))), source)
+        source = b.op("Mul", source, alpha)
     return rows_written(b, x, dim, index, source, "add")
 
 
@@ -175,16 +148,15 @@ def index_add(
 def index_copy(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, source: Value) -> Value:
     if x.rank == 0 or index.rank == 0 or source.rank != x.rank:
         raise NoLoweringError("a number")
-    return rows_written(b, x, dim, index, source, "none")
+    return rows_written(b, x, dim, index, source)
 
 
-def rows_written(b: GraphBuilder, x: Value, dim: int, index: Value, source: Value, mode: str) -> Value:
+def rows_written(b: GraphBuilder, x: Value, dim: int, index: Value, source: Value, mode: str = "none") -> Value:
     axis = axis_of(dim, x.rank)
     order = [axis, *[a for a in range(x.rank) if a != axis]]
-    back = [order.index(a) for a in range(x.rank)]
     tuples = common.unsqueeze(b, b.cast(index, torch.int64), 1)
     moved = (common.transpose(b, x, order), tuples, common.transpose(b, source, order))
-    return common.transpose(b, Value(b.op("ScatterND", *moved, reduction=mode), x.dtype), back)
+    return common.transpose(b, b.op("ScatterND", *moved, reduction=mode), common.inverse(order))
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -192,20 +164,42 @@ def index_fill(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value,
     """By a mask and not by writing: a place that is named twice is still filled once, and counts once in gradients."""
     if x.rank == 0 or index.rank == 0:
         raise NoLoweringError("a number")
-    axis, dtype = axis_of(dim, x.rank), b.dtype_of(x)
+    axis = axis_of(dim, x.rank)
     nowhere = common.filled(b, [b.shape_of(x)[axis]], False, torch.bool)
     there = common.filled(b, [b.shape_of(index)[0]], True, torch.bool)
-    mask = b.op("ScatterElements", nowhere, b.cast(index, torch.int64), there, axis=0, dtype=torch.bool)
+    mask = b.op("ScatterElements", nowhere, b.cast(index, torch.int64), there, axis=0)
     mask = common.reshape(b, mask, [b.shape_of(x)[axis], *[1] * (x.rank - 1 - axis)])
-    number = b.cast(value, dtype) if isinstance(value, Value) else b.scalar(value, dtype)
-    return b.op("Where", mask, number, x, dtype=dtype, shape=x.shape)
+    return b.op("Where", mask, common.operand(b, value, b.dtype_of(x)), x)
 
 
 @lowers(aten.put.default)
 def put(b: GraphBuilder, node: fx.Node, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     """Positions count through the whole tensor."""
     refuse_complex(x)
-    flat, where, values = (b.op("Reshape", v, b.constant([-1], torch.int64)) for v in (x, index, source))
     reduction = "add" if accumulate else "none"
-    made = b.op("ScatterElements", flat, where, values, axis=0, reduction=reduction)
-    return b.op("Reshape", made, b.sizes(b.shape_of(x)), dtype=x.dtype)
+    made = b.op("ScatterElements", *(common.flat(b, v) for v in (x, index, source)), axis=0, reduction=reduction)
+    return b.op("Reshape", made, b.sizes(b.shape_of(x)))
+
+
+@lowers(aten.masked_scatter.default)
+def masked_scatter(b: GraphBuilder, node: fx.Node, x: Value, mask: Value, source: Value) -> Value:
+    return where_true(b, common.expand(b, x, common.meta(node).shape), mask, source)
+
+
+def where_true(b: GraphBuilder, x: Value, mask: Value, source: Value) -> Value:
+    """The true places of x filled with the elements of the source, one after the other."""
+    refuse_complex(x)
+    shape, size = b.shape_of(x), math.prod(b.shape_of(x))
+    chosen = common.reshape(b, common.expand(b, mask, shape), (size,))
+    before = b.op("Sub", b.op("CumSum", b.cast(chosen, torch.int64), b.size(0)), 1)
+    taken = b.op("Gather", common.flat(b, source), b.op("Where", chosen, before, 0), axis=0)
+    made = b.op("Where", chosen, taken, common.reshape(b, x, (size,)), shape=(size,))
+    return common.reshape(b, made, shape)
+
+
+@lowers(aten.masked_scatter_backward.default)
+def masked_scatter_backward(
+    b: GraphBuilder, node: fx.Node, dy: Value, mask: Value, sizes: Sequence[Dim]
+) -> Value | None:
+    x, source = (common.filled(b, shape, 0, b.dtype_of(dy)) for shape in (b.shape_of(dy), sizes))
+    return common.gradients(b, dy, [source], lambda s: where_true(b, x, mask, s))[0]

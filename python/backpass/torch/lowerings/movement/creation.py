@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, Value
-from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import SYMBOLIC, axis_of, filled, meta, refuse_complex, result_type, unsqueeze
-from backpass.torch.symbols import dims
+from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
+from backpass.torch.dispatch import Lowering, lowers
+from backpass.torch.lowerings.common import counted, filled, meta, refuse_complex, result_type, unsqueeze
+from backpass.torch.symbols import Symbolic, dims
 
 aten = torch.ops.aten
 
@@ -23,19 +22,9 @@ def _same_number(b: GraphBuilder, node: fx.Node, value: Scalar) -> Value:
     return filled(b, dims(meta(node).shape), value, result_type(node))
 
 
-@lowers(aten.full.default)
-def full(b: GraphBuilder, node: fx.Node, size: Sequence[Dim], value: Scalar, **_: Any) -> Value:
-    return _same_number(b, node, value)
-
-
-@lowers(aten.full_like.default)
-def full_like(b: GraphBuilder, node: fx.Node, x: Value, value: Scalar, **_: Any) -> Value:
-    return _same_number(b, node, value)
-
-
-@lowers(aten.new_full.default)
-def new_full(b: GraphBuilder, node: fx.Node, x: Value, size: Sequence[Dim], value: Scalar, **_: Any) -> Value:
-    return _same_number(b, node, value)
+@lowers(aten.full.default, aten.full_like.default, aten.new_full.default)
+def full(b: GraphBuilder, node: fx.Node, *given: Any, **_: Any) -> Value:
+    return _same_number(b, node, given[-1])
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten._efficientzerotensor.default)
@@ -56,55 +45,41 @@ def scalar_tensor(b: GraphBuilder, node: fx.Node, value: Scalar, **_: Any) -> Va
     return b.scalar(value, result_type(node))
 
 
-@lowers(aten.arange.default)
-def arange(b: GraphBuilder, node: fx.Node, end: Scalar, **_: Any) -> Value:
-    return counted(b, node, 0, end, 1)
-
-
-@lowers(aten.arange.start, aten.arange.start_step)
-def arange_start(b: GraphBuilder, node: fx.Node, start: Scalar, end: Scalar, step: Scalar = 1, **_: Any) -> Value:
-    return counted(b, node, start, end, step)
-
-
-def counted(b: GraphBuilder, node: fx.Node, start: Any, end: Any, step: Any) -> Value:
+@lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(b: GraphBuilder, node: fx.Node, *given: Any, **_: Any) -> Value:
+    start, end, step = (0, *given, 1) if len(given) == 1 else (*given, 1)[:3]
     dtype = result_type(node)
     (extent,) = dims(meta(node).shape)
-    if not any(isinstance(v, SYMBOLIC) for v in (start, end, step)) and isinstance(extent, int) and extent <= STORED:
+    if not any(isinstance(v, Symbolic) for v in (start, end, step)) and isinstance(extent, int) and extent <= STORED:
         from torch._subclasses.fake_tensor import unset_fake_temporarily
 
         with unset_fake_temporarily():
             return b.constant(torch.arange(start, end, step, dtype=dtype), hint="arange")
     if all(isinstance(v, int | torch.SymInt) for v in (start, end, step)):
-        whole = b.op("Range", b.size(start), b.size(end), b.size(step), dtype=torch.int64, shape=(extent,))
-        return b.cast(whole, dtype)
+        return b.cast(b.op("Range", b.size(start), b.size(end), b.size(step)), dtype)
     # counted in whole numbers: the number of elements is torch's, whatever the rounding
-    place = b.op("Range", b.size(0), b.size(extent), b.size(1), dtype=torch.int64, shape=(extent,))
     wide = torch.float64 if dtype.is_floating_point else torch.int64
-    moved = b.op("Mul", b.cast(place, wide), b.scalar(step, wide))
-    return b.cast(b.op("Add", moved, b.scalar(start, wide), dtype=wide, shape=(extent,)), dtype)
+    moved = b.op("Mul", b.cast(counted(b, extent), wide), step)
+    return b.cast(b.op("Add", moved, start), dtype)
 
 
 @lowers(aten.eye.default, aten.eye.m)
 def eye(b: GraphBuilder, node: fx.Node, *_: Any, **__: Any) -> Value:
     dtype = result_type(node)
     plain = dtype if dtype != torch.bool else torch.float32
-    return b.cast(b.op("EyeLike", filled(b, meta(node).shape, 0, plain), dtype=plain), dtype)
+    return b.cast(b.op("EyeLike", filled(b, meta(node).shape, 0, plain)), dtype)
 
 
-@lowers(aten.tril.default)
-def tril(b: GraphBuilder, node: fx.Node, x: Value, diagonal: int = 0) -> Value:
-    return b.op("Trilu", x, b.size(diagonal), upper=0, dtype=x.dtype)
+def _triangle(upper: int) -> Lowering:
+    return lambda b, node, x, diagonal=0: b.op("Trilu", x, b.size(diagonal), upper=upper)
 
 
-@lowers(aten.triu.default)
-def triu(b: GraphBuilder, node: fx.Node, x: Value, diagonal: int = 0) -> Value:
-    return b.op("Trilu", x, b.size(diagonal), upper=1, dtype=x.dtype)
+lowers(aten.tril.default)(_triangle(0))
+lowers(aten.triu.default)(_triangle(1))
 
 
 @lowers(aten.one_hot.default)
 def one_hot(b: GraphBuilder, node: fx.Node, x: Value, classes: int = -1) -> Value:
     if not isinstance(classes, int) or classes < 0:
         raise NoLoweringError("the number of classes depends on data")
-    count = b.constant(torch.arange(classes), torch.int64)
-    same = b.op("Equal", unsqueeze(b, x, axis_of(-1, x.rank + 1)), count, dtype=torch.bool)
-    return b.cast(same, torch.int64)
+    return b.cast(b.op("Equal", unsqueeze(b, x, x.rank), b.constant(torch.arange(classes))), torch.int64)

@@ -25,9 +25,9 @@ def pad(
     if all(isinstance(p, int) and p == 0 for p in pads):
         return x
     before, after = list(pads[0::2])[::-1], list(pads[1::2])[::-1]
-    axes = b.constant(list(range(x.rank - len(before), x.rank)), torch.int64)
+    axes = b.constant(list(range(x.rank - len(before), x.rank)))
     number = None if value is None or mode != "constant" else b.scalar(value, b.dtype_of(x))
-    return b.op("Pad", x, b.sizes([*before, *after]), number, axes, mode=modes[mode], dtype=x.dtype)
+    return b.op("Pad", x, b.sizes([*before, *after]), number, axes, mode=modes[mode])
 
 
 @lowers(aten.constant_pad_nd.default)

@@ -12,6 +12,7 @@ from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axes_of, axis_of, meta
+from backpass.torch.symbols import is_one
 
 aten = torch.ops.aten
 END = 2**63 - 1
@@ -53,36 +54,29 @@ def squeeze(b: GraphBuilder, node: fx.Node, x: Value, dim: int | Sequence[int] |
     if x.rank == meta(node).dim():
         return x
     listed = range(x.rank) if dim is None else axes_of(dim, x.rank)
-    return common.squeeze(b, x, *[a for a in listed if common.is_one(b.shape_of(x)[a])])
+    return common.squeeze(b, x, *[a for a in listed if is_one(b.shape_of(x)[a])])
 
 
-@lowers(aten.expand.default)
-def expand(b: GraphBuilder, node: fx.Node, x: Value, sizes: Sequence[Any], implicit: bool = False) -> Value:
-    return common.expand(b, x, meta(node).shape)
-
-
-@lowers(aten.broadcast_to.default, aten.expand_as.default)
-def broadcast_to(b: GraphBuilder, node: fx.Node, x: Value, other: Any) -> Value:
+@lowers(aten.expand.default, aten.broadcast_to.default, aten.expand_as.default)
+def expand(b: GraphBuilder, node: fx.Node, x: Value, *_: Any, **__: Any) -> Value:
     return common.expand(b, x, meta(node).shape)
 
 
 @lowers(aten.cat.default, aten.concat.default)
 def cat(b: GraphBuilder, node: fx.Node, tensors: Sequence[Value], dim: int = 0) -> Value:
-    dtype = meta(node).dtype
     rank = meta(node).dim()
-    parts = [b.cast(t, dtype) for t in tensors if t.rank == rank]  # torch lets empty 1-D tensors join anything
-    if len(parts) == 1:
-        return parts[0]
-    return b.op("Concat", *parts, axis=axis_of(dim, rank), dtype=dtype)
+    whole = [t for t in tensors if t.rank == rank]  # torch lets empty 1-D tensors join anything
+    return joined(b, [b.cast(t, meta(node).dtype) for t in whole], axis_of(dim, rank))
+
+
+def joined(b: GraphBuilder, parts: Sequence[Value], axis: int) -> Value:
+    return parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=axis)
 
 
 @lowers(aten.stack.default)
 def stack(b: GraphBuilder, node: fx.Node, tensors: Sequence[Value], dim: int = 0) -> Value:
-    dtype = meta(node).dtype
     axis = axis_of(dim, meta(node).dim())
-    parts = [common.unsqueeze(b, b.cast(t, dtype), axis) for t in tensors]
-    result: Value = parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=axis, dtype=dtype)
-    return result
+    return joined(b, [common.unsqueeze(b, b.cast(t, meta(node).dtype), axis) for t in tensors], axis)
 
 
 @lowers(
@@ -103,15 +97,13 @@ def unbind(b: GraphBuilder, node: fx.Node, x: Value, dim: int = 0) -> tuple[Valu
     count = len(node.meta["val"])
     if count == 1:
         return (common.squeeze(b, x, axis),)
-    parts = b.op("Split", x, b.constant([1] * count, torch.int64), axis=axis, outputs=count)
+    parts = b.op("Split", x, b.constant([1] * count), axis=axis, outputs=count)
     return tuple(common.squeeze(b, p, axis) for p in parts)
 
 
 def sliced(b: GraphBuilder, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
-    one = [b.sizes([start]), b.sizes([end]), b.constant([axis], torch.int64)]
-    if step != 1:
-        one.append(b.constant([step], torch.int64))
-    return b.op("Slice", x, *one, dtype=x.dtype)
+    steps = None if step == 1 else b.constant([step])
+    return b.op("Slice", x, b.sizes([start]), b.sizes([end]), b.constant([axis]), steps)
 
 
 @lowers(aten.slice.Tensor)
@@ -144,7 +136,7 @@ def narrow(b: GraphBuilder, node: fx.Node, x: Value, dim: int, start: Dim, lengt
 @lowers(aten.select.int)
 def select(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Dim) -> Value:
     axis = axis_of(dim, x.rank)
-    return b.op("Gather", x, b.size(index), axis=axis, dtype=x.dtype)
+    return b.op("Gather", x, b.size(index), axis=axis)
 
 
 @lowers(aten.repeat.default)
@@ -153,7 +145,7 @@ def repeat(b: GraphBuilder, node: fx.Node, x: Value, repeats: Sequence[Dim]) -> 
         x = common.unsqueeze(b, x, *range(len(repeats) - x.rank))
     if not repeats:
         return x
-    return b.op("Tile", x, b.sizes(repeats), dtype=x.dtype)
+    return b.op("Tile", x, b.sizes(repeats))
 
 
 @lowers(aten.flip.default)
@@ -161,9 +153,8 @@ def flip(b: GraphBuilder, node: fx.Node, x: Value, dims: Sequence[int]) -> Value
     axes = [axis_of(d, x.rank) for d in dims]
     if not axes or x.rank == 0:
         return x
-    starts, ends = b.constant([-1] * len(axes), torch.int64), b.constant([-END] * len(axes), torch.int64)
-    steps = b.constant([-1] * len(axes), torch.int64)
-    return b.op("Slice", x, starts, ends, b.constant(axes, torch.int64), steps, dtype=x.dtype)
+    back = b.constant([-1] * len(axes))
+    return b.op("Slice", x, back, b.constant([-END] * len(axes)), b.constant(axes), back)
 
 
 @lowers(aten.alias.default, aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
@@ -206,11 +197,8 @@ def _rolled(b: GraphBuilder, x: Value, axis: int, shift: Dim) -> Value:
         shift = shift % extent if extent else 0
         if shift == 0:
             return x
-        head, tail = sliced(b, x, axis, extent - shift, END), sliced(b, x, axis, 0, extent - shift)
-    else:
-        at = (extent - shift) % extent
-        head, tail = sliced(b, x, axis, at, END), sliced(b, x, axis, 0, at)
-    return b.op("Concat", head, tail, axis=axis, dtype=x.dtype, shape=x.shape)
+    at: Any = (extent - shift) % extent  # type: ignore[operator]
+    return b.op("Concat", sliced(b, x, axis, at, END), sliced(b, x, axis, 0, at), axis=axis, shape=x.shape)
 
 
 @lowers(aten.unfold.default)
@@ -219,41 +207,42 @@ def unfold(b: GraphBuilder, node: fx.Node, x: Value, dim: int, size: int, step: 
     if x.rank == 0:
         raise NoLoweringError("a number")
     axis = axis_of(dim, x.rank)
-    count = meta(node).shape[axis]
-    starts = b.op("Range", b.size(0), b.size(count * step), b.size(step), dtype=torch.int64, shape=(count,))
-    places = b.op("Add", common.unsqueeze(b, starts, 1), b.constant(torch.arange(size)), dtype=torch.int64)
-    windows = b.op("Gather", x, places, axis=axis)
-    order = [a for a in range(x.rank + 1) if a != axis + 1]
-    return common.transpose(b, Value(windows, x.dtype), [*order, axis + 1])
+    starts = common.counted(b, meta(node).shape[axis], 0, step)
+    places = b.op("Add", common.unsqueeze(b, starts, 1), b.constant(torch.arange(size)))
+    return common.transpose(b, b.op("Gather", x, places, axis=axis), common.axis_last(axis + 1, x.rank + 1))
 
 
 @lowers(aten.diagonal.default, aten.diagonal_copy.default)
 def diagonal(b: GraphBuilder, node: fx.Node, x: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
-    """The two axes as one, of which every (columns + 1)-th element is picked."""
+    flat, order, places = on_diagonal(b, x, offset, first, second, meta(node).shape[-1])
+    return b.op("Gather", flat, places, axis=len(order) - 2)
+
+
+def on_diagonal(
+    b: GraphBuilder, x: Value, offset: int, first: int, second: int, count: Dim
+) -> tuple[Value, list[int], Value]:
+    """The two axes at the end and as one, the order in which axes then stand, and the places of the diagonal: every
+    (columns + 1)-th."""
     pair = [axis_of(first, x.rank), axis_of(second, x.rank)]
-    rest = [a for a in range(x.rank) if a not in pair]
-    x = common.transpose(b, x, [*rest, *pair])
-    rows, columns = b.shape_of(x)[-2:]
-    flat = common.reshape(b, x, [*b.shape_of(x)[:-2], rows * columns])
+    order = [*(a for a in range(x.rank) if a not in pair), *pair]
+    x = common.transpose(b, x, order)
+    *rest, rows, columns = b.shape_of(x)
     start = offset if offset >= 0 else -offset * columns
-    count = meta(node).shape[-1]
-    last = start + count * (columns + 1)
-    places = b.op("Range", b.size(start), b.size(last), b.size(columns + 1), dtype=torch.int64)
-    return b.op("Gather", flat, places, axis=len(rest), dtype=x.dtype)
+    return common.reshape(b, x, [*rest, rows * columns]), order, common.counted(b, count, start, columns + 1)
 
 
 @lowers(aten.pixel_shuffle.default)
 def pixel_shuffle(b: GraphBuilder, node: fx.Node, x: Value, factor: int) -> Value:
     if x.rank != 4:
         raise NoLoweringError("not a batch of images")
-    return b.op("DepthToSpace", x, blocksize=factor, mode="CRD", dtype=x.dtype)
+    return b.op("DepthToSpace", x, blocksize=factor, mode="CRD")
 
 
 def put_back(b: GraphBuilder, dy: Value, sizes: Sequence[Dim], axis: int, start: Dim, end: Dim, step: int = 1) -> Value:
     """Zeros with dY where a slice was taken."""
     common.refuse_complex(dy)
-    bounds = [b.sizes([start]), b.sizes([end]), b.constant([axis], torch.int64), b.constant([step], torch.int64)]
-    return b.op("SliceGrad", dy, b.sizes(sizes), *bounds, domain="com.microsoft", dtype=dy.dtype)
+    bounds = [b.sizes([start]), b.sizes([end]), b.constant([axis]), b.constant([step])]
+    return b.op("SliceGrad", dy, b.sizes(sizes), *bounds, domain="com.microsoft")
 
 
 @lowers(aten.select_backward.default)

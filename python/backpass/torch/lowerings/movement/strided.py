@@ -20,7 +20,7 @@ from torch.utils._sympy.functions import Max
 from backpass._core import Unsupported
 from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import reshape, same_extent, transpose, unsqueeze
+from backpass.torch.lowerings.common import counted, flat, inverse, reshape, same_extent, transpose, unsqueeze
 
 aten = torch.ops.aten
 MOST = 1 << 20  # elements of an index table that is written into the model
@@ -96,10 +96,8 @@ def _table(size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Table | N
 def _computed(b: GraphBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
     """The same at run time."""
     at = b.size(offset)
-    zero, one = b.constant(0, torch.int64), b.constant(1, torch.int64)
     for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
-        steps = b.op("Mul", b.op("Range", zero, b.size(extent), one), b.size(step))
-        at = b.op("Add", unsqueeze(b, at, axis), steps)
+        at = b.op("Add", unsqueeze(b, at, axis), b.op("Mul", counted(b, extent), b.size(step)))
     return at
 
 
@@ -139,9 +137,7 @@ def as_strided(
     storage_offset: Dim | None = None,
 ) -> Value:
     places, order = _places(b, node, _source(node), size, stride, storage_offset)
-    flat = b.op("Reshape", transpose(b, x, order), b.constant([-1], torch.int64))
-    result: Value = b.op("Gather", flat, places, axis=0, dtype=x.dtype)
-    return result
+    return b.op("Gather", flat(b, transpose(b, x, order)), places, axis=0)
 
 
 @lowers(aten.as_strided_scatter.default)
@@ -159,9 +155,8 @@ def as_strided_scatter(
         raise _refused(node, "a view with gaps or overlaps to write to")
     places, order = _places(b, node, source, size, stride, storage_offset)
     ordered = transpose(b, x, order)
-    flat, at, values = (b.op("Reshape", v, b.constant([-1], torch.int64)) for v in (ordered, places, src))
-    made = b.op("ScatterElements", flat, at, values, axis=0, dtype=x.dtype)
-    return transpose(b, reshape(b, made, b.shape_of(ordered)), [order.index(i) for i in range(len(order))])
+    made = b.op("ScatterElements", *(flat(b, v) for v in (ordered, places, src)), axis=0)
+    return transpose(b, reshape(b, made, b.shape_of(ordered)), inverse(order))
 
 
 @lowers(aten.resize.default)

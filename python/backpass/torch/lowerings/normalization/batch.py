@@ -25,7 +25,7 @@ def batch_norm_inference(
     scale, shift = affine(b, x, weight, bias)
     mean = given(b, mean, channels, 0.0, b.dtype_of(scale) if mean is None else mean.dtype)
     variance = given(b, variance, channels, 1.0, b.dtype_of(mean))
-    return b.op("BatchNormalization", x, scale, shift, mean, variance, epsilon=eps, dtype=x.dtype)
+    return b.op("BatchNormalization", x, scale, shift, mean, variance, epsilon=eps)
 
 
 def affine(b: GraphBuilder, x: Value, weight: Any, bias: Any) -> tuple[Value, Value]:
@@ -38,35 +38,28 @@ def affine(b: GraphBuilder, x: Value, weight: Any, bias: Any) -> tuple[Value, Va
 def batch_norm_training(b: GraphBuilder, x: Value, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value]:
     """The result, the batch's mean and its variance (of the population)."""
     scale, shift = affine(b, x, weight, bias)
-    channels = b.shape_of(x)[1:2]
-    dtype = b.dtype_of(scale)
-    zeros = common.filled(b, channels, 0.0, dtype)
+    zeros = common.filled(b, b.shape_of(x)[1:2], 0.0, b.dtype_of(scale))
     # with momentum 0 the "running" statistics are the batch's
     y, mean, variance = b.op(
         "BatchNormalization", x, scale, shift, zeros, zeros, epsilon=eps, momentum=0.0, training_mode=1, outputs=3
     )
-    return Value(y, x.dtype, x.shape), Value(mean, dtype, channels), Value(variance, dtype, channels)
+    return y, b.like(mean, zeros), b.like(variance, zeros)
 
 
 def updated(b: GraphBuilder, old: Value, new: Value, momentum: float) -> Value:
     """(1 - momentum) old + momentum new."""
-    dtype = b.dtype_of(old)
-    kept = b.op("Mul", old, b.constant(1 - momentum, dtype))
-    return b.op("Add", kept, b.op("Mul", b.cast(new, dtype), b.constant(momentum, dtype)), dtype=dtype, shape=old.shape)
+    return b.op("Add", b.op("Mul", old, 1 - momentum), b.op("Mul", b.cast(new, b.dtype_of(old)), momentum))
 
 
 def unbiased(b: GraphBuilder, x: Value, variance: Value) -> Value:
     """torch's running variance is that of a sample: n / (n - 1) times the population's."""
     shape = b.shape_of(x)
-    count = math.prod([shape[0], *shape[2:]])
-    dtype = b.dtype_of(variance)
-    n = b.scalar(count, dtype)
-    return b.op("Mul", variance, b.op("Div", n, b.op("Sub", n, b.constant(1, dtype))), dtype=dtype)
+    n = b.scalar(math.prod([shape[0], *shape[2:]]), b.dtype_of(variance))
+    return b.op("Mul", variance, b.op("Div", n, b.op("Sub", n, 1)))
 
 
 def inverse_root(b: GraphBuilder, variance: Value, eps: float) -> Value:
-    moved = b.op("Add", variance, b.constant(eps, variance.dtype))
-    return b.op("Reciprocal", b.op("Sqrt", moved), dtype=variance.dtype)
+    return b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, eps)))
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
@@ -150,9 +143,9 @@ def instance_norm(
         return batch_norm_inference(b, x, weight, bias, mean, variance, eps)
     if mean is not None:
         raise NoLoweringError("running statistics of instances")
-    dtype, shape = b.dtype_of(x), b.shape_of(x)
-    scale, shift = given(b, weight, shape[1:2], 1.0, dtype), given(b, bias, shape[1:2], 0.0, dtype)
-    return b.op("InstanceNormalization", x, scale, shift, epsilon=eps, dtype=dtype)
+    channels, dtype = b.shape_of(x)[1:2], b.dtype_of(x)
+    scale, shift = given(b, weight, channels, 1.0, dtype), given(b, bias, channels, 0.0, dtype)
+    return b.op("InstanceNormalization", x, scale, shift, epsilon=eps)
 
 
 @lowers(aten.native_batch_norm_backward.default)

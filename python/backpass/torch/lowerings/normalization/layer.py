@@ -39,20 +39,22 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn: bool = True,
 ) -> Value:
-    dtype = b.dtype_of(x)
-    scale = given(b, weight, extents, 1.0, dtype)
-    shift = None if bias is None else b.cast(bias, dtype)
-    return b.op("LayerNormalization", x, scale, shift, axis=-len(extents), epsilon=eps, dtype=dtype)
+    return _layer_norm(b, x, extents, weight, bias, eps, 1)[0]
+
+
+def _layer_norm(
+    b: GraphBuilder, x: Value, extents: Sequence[Dim], weight: Any, bias: Any, eps: float, outputs: int
+) -> tuple[Value, ...]:
+    scale = given(b, weight, extents, 1.0, b.dtype_of(x))
+    shift = None if bias is None else b.cast(bias, b.dtype_of(x))
+    return b.op("LayerNormalization", x, scale, shift, axis=-len(extents), epsilon=eps, outputs=outputs)
 
 
 @lowers(aten.native_layer_norm.default)
 def native_layer_norm(
     b: GraphBuilder, node: fx.Node, x: Value, extents: Sequence[Dim], weight: Any, bias: Any, eps: float
 ) -> tuple[Value, ...]:
-    dtype = b.dtype_of(x)
-    scale = given(b, weight, extents, 1.0, dtype)
-    shift = None if bias is None else b.cast(bias, dtype)
-    y, mean, rstd = b.op("LayerNormalization", x, scale, shift, axis=-len(extents), epsilon=eps, outputs=3)
+    y, mean, rstd = _layer_norm(b, x, extents, weight, bias, eps, 3)
     # ONNX gives the statistics in float32
     stats = node.meta["val"][1].dtype
     if stats == torch.float64:
@@ -74,13 +76,12 @@ def rms_norm(
         eps = torch.finfo(torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype).eps
     scale = given(b, weight, extents, 1.0, dtype)
     if b.opset >= 23:
-        return b.op("RMSNormalization", x, scale, axis=-len(extents), epsilon=eps, dtype=dtype)
+        return b.op("RMSNormalization", x, scale, axis=-len(extents), epsilon=eps)
     wide = b.cast(x, torch.float32) if dtype in (torch.float16, torch.bfloat16) else x
-    axes = b.constant(list(range(-len(extents), 0)), torch.int64)
+    axes = b.constant(list(range(-len(extents), 0)))
     mean = b.op("ReduceMean", b.op("Mul", wide, wide), axes, keepdims=1)
-    root = b.op("Sqrt", b.op("Add", mean, b.constant(eps, wide.dtype)))
-    normal = b.cast(b.op("Div", wide, root, dtype=wide.dtype), dtype)
-    return b.op("Mul", normal, scale, dtype=dtype)
+    normal = b.op("Div", wide, b.op("Sqrt", b.op("Add", mean, eps)))
+    return b.op("Mul", b.cast(normal, dtype), scale)
 
 
 @lowers(aten.group_norm.default)
@@ -99,7 +100,7 @@ def group_norm(
     dtype, shape = b.dtype_of(x), b.shape_of(x)
     flat = x if x.rank > 2 else common.unsqueeze(b, x, 2)
     scale, shift = given(b, weight, shape[1:2], 1.0, dtype), given(b, bias, shape[1:2], 0.0, dtype)
-    y = b.op("GroupNormalization", flat, scale, shift, num_groups=groups, epsilon=eps, dtype=dtype, shape=flat.shape)
+    y = b.op("GroupNormalization", flat, scale, shift, num_groups=groups, epsilon=eps, shape=flat.shape)
     return y if x.rank > 2 else common.squeeze(b, y, 2)
 
 
@@ -128,7 +129,7 @@ def native_group_norm_backward(
     dtype, flat, rows = b.dtype_of(x), (n, c, area), (n * groups, c // groups * area)
     mean, rstd = (common.reshape(b, v, (n * groups, 1)) for v in (mean, rstd))
     x_rows = common.reshape(b, x, rows)
-    normal = b.op("Mul", b.op("Sub", x_rows, b.cast(mean, dtype)), b.cast(rstd, dtype), dtype=dtype, shape=rows)
+    normal = b.op("Mul", b.op("Sub", x_rows, b.cast(mean, dtype)), b.cast(rstd, dtype), shape=rows)
     scale, shift = (given(b, v, (c,), number, dtype) for v, number in ((weight, 1.0), (None, 0.0)))
 
     def affine(z: Value, factor: Value, offset: Value) -> Value:

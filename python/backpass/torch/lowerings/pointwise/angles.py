@@ -9,18 +9,16 @@ from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import FLOATS, Operand, meta, operand, refuse_complex, result_type
+from backpass.torch.lowerings.common import FLOATS, in_result_type, pointwise
 from backpass.torch.lowerings.pointwise.special import values_of
 
 aten = torch.ops.aten
 
 
-def _is_negative(b: GraphBuilder, x: Value, dtype: torch.dtype) -> Value:
+def _is_negative(b: GraphBuilder, x: Value) -> Value:
     """Whether the sign bit is set, that of -0 included; not for NaN."""
-    zero = b.constant(0.0, dtype)
-    below = b.op("Less", x, zero)
-    inverse_below = b.op("And", b.op("Equal", x, zero), b.op("Less", b.op("Reciprocal", x), zero))
-    return b.op("Or", below, inverse_below, dtype=torch.bool)
+    below = b.op("Less", x, 0.0)
+    return b.op("Or", below, b.op("And", b.op("Equal", x, 0.0), b.op("Less", b.op("Reciprocal", x), 0.0)))
 
 
 @lowers(aten.signbit.default)
@@ -28,62 +26,45 @@ def signbit(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
     dtype = b.dtype_of(x)
     if dtype == torch.bool or not dtype.is_signed:
         raise NoLoweringError("unsigned numbers")
-    if dtype not in FLOATS:
-        return b.op("Less", x, b.constant(0, dtype), dtype=torch.bool)
-    return _is_negative(b, x, dtype)
+    return _is_negative(b, x) if dtype in FLOATS else b.op("Less", x, 0)
 
 
-@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
-    refuse_complex(x, y)
-    dtype = result_type(node)
-    size = b.op("Abs", operand(b, x, dtype))
-    return b.op("Where", _is_negative(b, operand(b, y, dtype), dtype), b.op("Neg", size), size, dtype=dtype)
+@pointwise(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(b: GraphBuilder, x: Value, y: Value) -> Value:
+    size = b.op("Abs", x)
+    return b.op("Where", _is_negative(b, y), b.op("Neg", size), size)
 
 
 @values_of(aten.atan2.default)
-def atan2(b: GraphBuilder, node: fx.Node, y: Value, x: Value) -> Value:
+@in_result_type
+def atan2(b: GraphBuilder, y: Value, x: Value) -> Value:
     """The angle of (x, y). The quotient is at most 1, so that nothing overflows."""
-    refuse_complex(x, y)
-    dtype = result_type(node)
-    y, x = operand(b, y, dtype), operand(b, x, dtype)
-    steep = b.op("Greater", b.op("Abs", y), b.op("Abs", x))
-    small = b.op("Min", b.op("Abs", x), b.op("Abs", y))
-    large = b.op("Max", b.op("Abs", x), b.op("Abs", y))
-    one = b.constant(1.0, dtype)
-    both_endless = b.op("Equal", small, b.constant(math.inf, dtype))
-    at_origin = b.op("Equal", large, b.constant(0.0, dtype))
-    ratio = b.op("Where", both_endless, one, b.op("Div", small, b.op("Where", at_origin, one, large)))
+    width, height = b.op("Abs", x), b.op("Abs", y)
+    steep = b.op("Greater", height, width)
+    small, large = b.op("Min", width, height), b.op("Max", width, height)
+    both_endless, at_origin = b.op("Equal", small, math.inf), b.op("Equal", large, 0.0)
+    ratio = b.op("Where", both_endless, 1.0, b.op("Div", small, b.op("Where", at_origin, 1.0, large)))
     angle = b.op("Atan", ratio)
-    angle = b.op("Where", steep, b.op("Sub", b.constant(math.pi / 2, dtype), angle), angle)
-    left = _is_negative(b, x, dtype)
-    angle = b.op("Where", left, b.op("Sub", b.constant(math.pi, dtype), angle), angle)
-    signed = b.op("Where", _is_negative(b, y, dtype), b.op("Neg", angle), angle)
-    broken = b.op("Or", b.op("IsNaN", x), b.op("IsNaN", y))
-    return b.op("Where", broken, b.constant(math.nan, dtype), signed, dtype=dtype)
+    angle = b.op("Where", steep, b.op("Sub", math.pi / 2, angle), angle)
+    angle = b.op("Where", _is_negative(b, x), b.op("Sub", math.pi, angle), angle)
+    signed = b.op("Where", _is_negative(b, y), b.op("Neg", angle), angle)
+    return b.op("Where", b.op("Or", b.op("IsNaN", x), b.op("IsNaN", y)), math.nan, signed)
 
 
-@lowers(aten.hypot.default)
-def hypot(b: GraphBuilder, node: fx.Node, x: Value, y: Value) -> Value:
+@pointwise(aten.hypot.default)
+def hypot(b: GraphBuilder, x: Value, y: Value) -> Value:
     """Scaled by the larger, so that squares do not overflow."""
-    dtype = result_type(node)
-    x, y = b.op("Abs", operand(b, x, dtype)), b.op("Abs", operand(b, y, dtype))
+    x, y = b.op("Abs", x), b.op("Abs", y)
     large, small = b.op("Max", x, y), b.op("Min", x, y)
-    usual = b.op(
-        "And", b.op("Greater", large, b.constant(0.0, dtype)), b.op("Less", large, b.constant(math.inf, dtype))
-    )
-    ratio = b.op("Div", small, b.op("Where", usual, large, b.constant(1.0, dtype)))
-    one = b.constant(1.0, dtype)
-    made = b.op("Mul", large, b.op("Sqrt", b.op("Add", one, b.op("Mul", ratio, ratio))))
-    return b.op("Where", usual, made, large, dtype=dtype)
+    usual = b.op("And", b.op("Greater", large, 0.0), b.op("Less", large, math.inf))
+    ratio = b.op("Div", small, b.op("Where", usual, large, 1.0))
+    made = b.op("Mul", large, b.op("Sqrt", b.op("Add", 1.0, b.op("Mul", ratio, ratio))))
+    return b.op("Where", usual, made, large)
 
 
-@lowers(aten.angle.default)
-def angle(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+@pointwise(aten.angle.default)
+def angle(b: GraphBuilder, x: Value) -> Value:
     """Of real numbers: pi for negative ones, 0 for the others."""
-    refuse_complex(x)
-    dtype = meta(node).dtype
-    x = b.cast(x, dtype)
-    zero = b.constant(0.0, dtype)
-    made = b.op("Where", b.op("Less", x, zero), b.constant(torch.pi, dtype), zero)
-    return b.op("Where", b.op("IsNaN", x), x, made, dtype=dtype)
+    zero = b.constant(0.0, x.dtype)
+    made = b.op("Where", b.op("Less", x, zero), torch.pi, zero)
+    return b.op("Where", b.op("IsNaN", x), x, made)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-from backpass.torch.builder import Value
-from backpass.torch.lowerings.pointwise.special import Formula, single, values_of
+from backpass.torch.builder import GraphBuilder, Value
+from backpass.torch.lowerings.pointwise.special import polynomial, single, values_of
 
 aten = torch.ops.aten
 
@@ -36,94 +35,88 @@ _SIZE_1 = (0.79788456, 0.00000156, 0.01659667, 0.00017105, -0.00249511, 0.001136
 _TURN_1 = (-2.35619449, 0.12499612, 0.00005650, -0.00637879, 0.00074348, 0.00079824, -0.00029166)
 
 
-def _squared(f: Formula, x: Value, scale: float) -> Value:
-    t = f.op("Mul", x, 1 / scale)
-    return f.op("Mul", t, t)
+def _squared(b: GraphBuilder, x: Value, scale: float) -> Value:
+    t = b.op("Mul", x, 1 / scale)
+    return b.op("Mul", t, t)
 
 
-def _modified(f: Formula, x: Value, order: int, scaled: bool) -> Value:
+def _decaying(b: GraphBuilder, x: Value, scale: float, coefficients: Sequence[float]) -> Value:
+    return b.op("Div", polynomial(b, b.op("Div", scale, x), coefficients), b.op("Sqrt", x))
+
+
+def _modified(b: GraphBuilder, x: Value, order: int, scaled: bool) -> Value:
     """I0 or I1, or what is left of it without exp(|x|)."""
-    size = f.op("Abs", x)
-    near = f.polynomial(_squared(f, x, 3.75), _I1_NEAR if order else _I0_NEAR)
-    near = f.op("Mul", near, size) if order else near
-    far_argument = f.op("Max", size, 3.75)
-    far = f.polynomial(f.op("Div", 3.75, far_argument), _I1_FAR if order else _I0_FAR)
-    far = f.op("Div", far, f.op("Sqrt", far_argument))
+    size = b.op("Abs", x)
+    near = polynomial(b, _squared(b, x, 3.75), _I1_NEAR if order else _I0_NEAR)
+    near = b.op("Mul", near, size) if order else near
+    far_argument = b.op("Max", size, 3.75)
+    far = _decaying(b, far_argument, 3.75, _I1_FAR if order else _I0_FAR)
     if scaled:
-        near = f.op("Mul", near, f.op("Exp", f.op("Neg", size)))
+        near = b.op("Mul", near, b.op("Exp", b.op("Neg", size)))
     else:
-        far = f.op("Mul", far, f.op("Exp", far_argument))
-    result = f.where(f.op("Less", size, 3.75), near, far)
-    return f.op("Mul", result, f.op("Sign", x)) if order else result
+        far = b.op("Mul", far, b.op("Exp", far_argument))
+    result = b.op("Where", b.op("Less", size, 3.75), near, far)
+    return b.op("Mul", result, b.op("Sign", x)) if order else result
 
 
-def _second_kind(f: Formula, x: Value, order: int, scaled: bool) -> Value:
+def _second_kind(b: GraphBuilder, x: Value, order: int, scaled: bool) -> Value:
     """K0 or K1, or what is left of it without exp(-x)."""
-    logarithm = f.op("Log", f.op("Mul", x, 0.5))
-    series = f.polynomial(_squared(f, x, 2.0), _K1_NEAR if order else _K0_NEAR)
-    product = f.op("Mul", logarithm, _modified(f, x, order, False))
-    near = f.op("Add", product, f.op("Div", series, x)) if order else f.op("Sub", series, product)
-    far_argument = f.op("Max", x, 2.0)
-    far = f.polynomial(f.op("Div", 2.0, far_argument), _K1_FAR if order else _K0_FAR)
-    far = f.op("Div", far, f.op("Sqrt", far_argument))
+    logarithm = b.op("Log", b.op("Mul", x, 0.5))
+    series = polynomial(b, _squared(b, x, 2.0), _K1_NEAR if order else _K0_NEAR)
+    product = b.op("Mul", logarithm, _modified(b, x, order, False))
+    near = b.op("Add", product, b.op("Div", series, x)) if order else b.op("Sub", series, product)
+    far_argument = b.op("Max", x, 2.0)
+    far = _decaying(b, far_argument, 2.0, _K1_FAR if order else _K0_FAR)
     if scaled:
-        near = f.op("Mul", near, f.op("Exp", x))
+        near = b.op("Mul", near, b.op("Exp", x))
     else:
-        far = f.op("Mul", far, f.op("Exp", f.op("Neg", far_argument)))
-    result = f.where(f.op("LessOrEqual", x, 2.0), near, far)
-    return _right_half(f, x, result, math.inf)
+        far = b.op("Mul", far, b.op("Exp", b.op("Neg", far_argument)))
+    result = b.op("Where", b.op("LessOrEqual", x, 2.0), near, far)
+    return _right_half(b, x, result, math.inf)
 
 
-def _right_half(f: Formula, x: Value, result: Value, at_zero: float) -> Value:
-    inside = f.where(f.op("Equal", x, 0.0), at_zero, result)
-    return f.where(f.op("Less", x, 0.0), math.nan, inside)
+def _right_half(b: GraphBuilder, x: Value, result: Value, at_zero: float) -> Value:
+    inside = b.op("Where", b.op("Equal", x, 0.0), at_zero, result)
+    return b.op("Where", b.op("Less", x, 0.0), math.nan, inside)
 
 
-def _far(f: Formula, size: Value, order: int, wave: str) -> Value:
-    argument = f.op("Max", size, 3.0)
-    t = f.op("Div", 3.0, argument)
-    height = f.op("Div", f.polynomial(t, _SIZE_1 if order else _SIZE_0), f.op("Sqrt", argument))
-    angle = f.op("Add", argument, f.polynomial(t, _TURN_1 if order else _TURN_0))
-    return f.op("Mul", height, f.op(wave, angle))
+def _far(b: GraphBuilder, size: Value, order: int, wave: str) -> Value:
+    argument = b.op("Max", size, 3.0)
+    angle = b.op("Add", argument, polynomial(b, b.op("Div", 3.0, argument), _TURN_1 if order else _TURN_0))
+    return b.op("Mul", _decaying(b, argument, 3.0, _SIZE_1 if order else _SIZE_0), b.op(wave, angle))
 
 
-def _first(f: Formula, x: Value, order: int) -> Value:
+def _first(b: GraphBuilder, x: Value, order: int) -> Value:
     """J0 or J1."""
-    size = f.op("Abs", x)
-    near = f.polynomial(_squared(f, x, 3.0), _J1_NEAR if order else _J0_NEAR)
-    near = f.op("Mul", near, size) if order else near
-    result = f.where(f.op("LessOrEqual", size, 3.0), near, _far(f, size, order, "Cos"))
-    return f.op("Mul", result, f.op("Sign", x)) if order else result
+    size = b.op("Abs", x)
+    near = polynomial(b, _squared(b, x, 3.0), _J1_NEAR if order else _J0_NEAR)
+    near = b.op("Mul", near, size) if order else near
+    result = b.op("Where", b.op("LessOrEqual", size, 3.0), near, _far(b, size, order, "Cos"))
+    return b.op("Mul", result, b.op("Sign", x)) if order else result
 
 
-def _second(f: Formula, x: Value, order: int) -> Value:
+def _second(b: GraphBuilder, x: Value, order: int) -> Value:
     """Y0 or Y1."""
-    logarithm = f.op("Mul", f.op("Log", f.op("Mul", x, 0.5)), 2 / math.pi)
-    series = f.polynomial(_squared(f, x, 3.0), _Y1_NEAR if order else _Y0_NEAR)
-    series = f.op("Div", series, x) if order else series
-    near = f.op("Add", f.op("Mul", logarithm, _first(f, x, order)), series)
-    result = f.where(f.op("LessOrEqual", x, 3.0), near, _far(f, x, order, "Sin"))
-    return _right_half(f, x, result, -math.inf)
+    logarithm = b.op("Mul", b.op("Log", b.op("Mul", x, 0.5)), 2 / math.pi)
+    series = polynomial(b, _squared(b, x, 3.0), _Y1_NEAR if order else _Y0_NEAR)
+    series = b.op("Div", series, x) if order else series
+    near = b.op("Add", b.op("Mul", logarithm, _first(b, x, order)), series)
+    result = b.op("Where", b.op("LessOrEqual", x, 3.0), near, _far(b, x, order, "Sin"))
+    return _right_half(b, x, result, -math.inf)
 
 
-_FUNCTIONS: list[tuple[Callable[..., Value], dict[str, bool], Sequence[Sequence[Any]]]] = [
-    (
-        _modified,
-        {"scaled": False},
-        [(aten.i0, aten.special_modified_bessel_i0), (aten.special_i1, aten.special_modified_bessel_i1)],
-    ),
-    (_modified, {"scaled": True}, [(aten.special_i0e,), (aten.special_i1e,)]),
-    (_second_kind, {"scaled": False}, [(aten.special_modified_bessel_k0,), (aten.special_modified_bessel_k1,)]),
-    (
-        _second_kind,
-        {"scaled": True},
-        [(aten.special_scaled_modified_bessel_k0,), (aten.special_scaled_modified_bessel_k1,)],
-    ),
-    (_first, {}, [(aten.special_bessel_j0,), (aten.special_bessel_j1,)]),
-    (_second, {}, [(aten.special_bessel_y0,), (aten.special_bessel_y1,)]),
-]
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "special_modified_bessel_i{}": functools.partial(_modified, scaled=False),
+    "special_i{}e": functools.partial(_modified, scaled=True),
+    "special_modified_bessel_k{}": functools.partial(_second_kind, scaled=False),
+    "special_scaled_modified_bessel_k{}": functools.partial(_second_kind, scaled=True),
+    "special_bessel_j{}": _first,
+    "special_bessel_y{}": _second,
+}
+_ALIASES = {"special_modified_bessel_i0": "i0", "special_modified_bessel_i1": "special_i1"}
 
-for _function, _settings, _orders in _FUNCTIONS:
-    for _order, _targets in enumerate(_orders):
-        for _target in _targets:
-            values_of(_target.default)(single(functools.partial(_function, order=_order, **_settings)))
+for _name, _function in _FUNCTIONS.items():
+    for _order in (0, 1):
+        _full = _name.format(_order)
+        for _target in {_full, _ALIASES.get(_full, _full)}:
+            values_of(getattr(aten, _target).default)(single(functools.partial(_function, order=_order)))

@@ -11,8 +11,7 @@ import torch
 from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
-from backpass.torch.dispatch import lowers
-from backpass.torch.lowerings.common import Operand, operand, refuse_complex, result_type
+from backpass.torch.lowerings.common import named, pointwise, refuse_complex, result_type
 from backpass.torch.lowerings.pointwise.unary import log1p
 
 aten = torch.ops.aten
@@ -35,31 +34,15 @@ def values_of(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 WIDE = torch.float64
 
 
-class Formula:
-    """Arithmetic on float64 values."""
-
-    def __init__(self, b: GraphBuilder) -> None:
-        self.b = b
-
-    def number(self, value: float) -> Value:
-        return self.b.constant(value, WIDE)
-
-    def op(self, name: str, *operands: Value | float) -> Value:
-        values = [v if isinstance(v, Value) else self.number(v) for v in operands]
-        return self.b.op(name, *values, dtype=WIDE)
-
-    def where(self, condition: Value, x: Value | float, y: Value | float) -> Value:
-        return self.op("Where", condition, x, y)
-
-    def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """Lowest power first."""
-        result: Value = self.number(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            result = self.op("Add", self.op("Mul", result, x), c)
-        return result
+def polynomial(b: GraphBuilder, x: Value, coefficients: Sequence[float]) -> Value:
+    """Lowest power first."""
+    result = b.constant(coefficients[-1], x.dtype)
+    for c in reversed(coefficients[:-1]):
+        result = b.op("Add", b.op("Mul", result, x), c)
+    return result
 
 
-def single(function: Callable[[Formula, Value], Value]) -> Callable[..., Value]:
+def single(function: Callable[[GraphBuilder, Value], Value]) -> Callable[..., Value]:
     """A lowering that computes in float64 and is only good enough for narrower results."""
 
     def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
@@ -67,7 +50,7 @@ def single(function: Callable[[Formula, Value], Value]) -> Callable[..., Value]:
         dtype = result_type(node)
         if dtype == WIDE:
             raise NoLoweringError("float64: the approximation has single precision")
-        return b.cast(function(Formula(b), b.cast(x, WIDE)), dtype)
+        return b.cast(function(b, b.cast(x, WIDE)), dtype)
 
     return lower
 
@@ -79,24 +62,24 @@ _ERFC = (
 )  # fmt: skip
 
 
-def _erfc_of_positive(f: Formula, x: Value, square: Value | float) -> Value:
-    t = f.op("Reciprocal", f.op("Add", f.op("Mul", x, 0.5), 1.0))
-    return f.op("Mul", t, f.op("Exp", f.op("Sub", f.polynomial(t, _ERFC), square)))
+def _erfc_of_positive(b: GraphBuilder, x: Value, square: Value | float) -> Value:
+    t = b.op("Reciprocal", b.op("Add", b.op("Mul", x, 0.5), 1.0))
+    return b.op("Mul", t, b.op("Exp", b.op("Sub", polynomial(b, t, _ERFC), square)))
 
 
 @values_of(aten.erfc.default)
 @single
-def erfc(f: Formula, x: Value) -> Value:
-    tail = _erfc_of_positive(f, f.op("Abs", x), f.op("Mul", x, x))
-    return f.where(f.op("Less", x, 0.0), f.op("Sub", 2.0, tail), tail)
+def erfc(b: GraphBuilder, x: Value) -> Value:
+    tail = _erfc_of_positive(b, b.op("Abs", x), b.op("Mul", x, x))
+    return b.op("Where", b.op("Less", x, 0.0), b.op("Sub", 2.0, tail), tail)
 
 
 @values_of(aten.special_erfcx.default)
 @single
-def erfcx(f: Formula, x: Value) -> Value:
-    tail = _erfc_of_positive(f, f.op("Abs", x), 0.0)
-    other = f.op("Sub", f.op("Mul", f.op("Exp", f.op("Mul", x, x)), 2.0), tail)
-    return f.where(f.op("Less", x, 0.0), other, tail)
+def erfcx(b: GraphBuilder, x: Value) -> Value:
+    tail = _erfc_of_positive(b, b.op("Abs", x), 0.0)
+    other = b.op("Sub", b.op("Mul", b.op("Exp", b.op("Mul", x, x)), 2.0), tail)
+    return b.op("Where", b.op("Less", x, 0.0), other, tail)
 
 
 _ERFINV_NEAR = (
@@ -111,14 +94,14 @@ _ERFINV_FAR = (
 
 @values_of(aten.erfinv.default)
 @single
-def erfinv(f: Formula, x: Value) -> Value:
-    inside = f.op("Mul", f.op("Sub", 1.0, x), f.op("Add", 1.0, x))
-    w = f.op("Neg", f.op("Log", inside))  # NaN outside of [-1, 1]
-    near = f.polynomial(f.op("Sub", w, 2.5), _ERFINV_NEAR)
-    far = f.polynomial(f.op("Sub", f.op("Sqrt", f.op("Max", w, 5.0)), 3.0), _ERFINV_FAR)
-    result = f.op("Mul", f.where(f.op("Less", w, 5.0), near, far), x)
-    end = f.op("Equal", f.op("Abs", x), 1.0)
-    return f.where(end, f.op("Mul", x, math.inf), f.where(f.op("IsNaN", w), math.nan, result))
+def erfinv(b: GraphBuilder, x: Value) -> Value:
+    inside = b.op("Mul", b.op("Sub", 1.0, x), b.op("Add", 1.0, x))
+    w = b.op("Neg", b.op("Log", inside))  # NaN outside of [-1, 1]
+    near = polynomial(b, b.op("Sub", w, 2.5), _ERFINV_NEAR)
+    far = polynomial(b, b.op("Sub", b.op("Sqrt", b.op("Max", w, 5.0)), 3.0), _ERFINV_FAR)
+    result = b.op("Mul", b.op("Where", b.op("Less", w, 5.0), near, far), x)
+    end = b.op("Equal", b.op("Abs", x), 1.0)
+    return b.op("Where", end, b.op("Mul", x, math.inf), b.op("Where", b.op("IsNaN", w), math.nan, result))
 
 
 # ---- gamma function
@@ -128,55 +111,55 @@ _LANCZOS = (
 )  # fmt: skip
 
 
-def _lgamma_from_half(f: Formula, x: Value) -> Value:
-    z = f.op("Sub", x, 1.0)
-    series: Value = f.number(_LANCZOS[0])
+def _lgamma_from_half(b: GraphBuilder, x: Value) -> Value:
+    z = b.op("Sub", x, 1.0)
+    series: Value = b.constant(_LANCZOS[0], WIDE)
     for i, c in enumerate(_LANCZOS[1:], 1):
-        series = f.op("Add", series, f.op("Div", c, f.op("Add", z, float(i))))
-    t = f.op("Add", z, 7.5)
-    power = f.op("Sub", f.op("Mul", f.op("Add", z, 0.5), f.op("Log", t)), t)
-    return f.op("Add", f.op("Add", power, f.op("Log", series)), 0.5 * math.log(2 * math.pi))
+        series = b.op("Add", series, b.op("Div", c, b.op("Add", z, float(i))))
+    t = b.op("Add", z, 7.5)
+    power = b.op("Sub", b.op("Mul", b.op("Add", z, 0.5), b.op("Log", t)), t)
+    return b.op("Add", b.op("Add", power, b.op("Log", series)), 0.5 * math.log(2 * math.pi))
 
 
 @values_of(aten.lgamma.default)
 @single
-def lgamma(f: Formula, x: Value) -> Value:
-    small = f.op("Less", x, 0.5)
-    right = _lgamma_from_half(f, f.where(small, f.op("Sub", 1.0, x), x))
-    left = f.op("Sub", math.log(math.pi), f.op("Log", f.op("Abs", f.op("Sin", f.op("Mul", _turn(f, x), math.pi)))))
-    pole = f.op("And", f.op("LessOrEqual", x, 0.0), f.op("Equal", f.op("Floor", x), x))
-    result = f.where(small, f.op("Sub", left, right), right)
-    endless = f.op("Equal", f.op("Abs", x), math.inf)
-    return f.where(f.op("Or", pole, endless), math.inf, result)
+def lgamma(b: GraphBuilder, x: Value) -> Value:
+    small = b.op("Less", x, 0.5)
+    right = _lgamma_from_half(b, b.op("Where", small, b.op("Sub", 1.0, x), x))
+    left = b.op("Sub", math.log(math.pi), b.op("Log", b.op("Abs", b.op("Sin", b.op("Mul", _turn(b, x), math.pi)))))
+    pole = b.op("And", b.op("LessOrEqual", x, 0.0), b.op("Equal", b.op("Floor", x), x))
+    result = b.op("Where", small, b.op("Sub", left, right), right)
+    endless = b.op("Equal", b.op("Abs", x), math.inf)
+    return b.op("Where", b.op("Or", pole, endless), math.inf, result)
 
 
-def _turn(f: Formula, x: Value) -> Value:
+def _turn(b: GraphBuilder, x: Value) -> Value:
     """x less its nearest integer: sine and tangent of pi x keep their digits."""
-    return f.op("Sub", x, f.op("Round", x))
+    return b.op("Sub", x, b.op("Round", x))
 
 
 _DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 SHIFT = 8
 
 
-def _digamma_of_positive(f: Formula, x: Value) -> Value:
-    total = f.number(0.0)
+def _digamma_of_positive(b: GraphBuilder, x: Value) -> Value:
+    total = b.constant(0.0, WIDE)
     for k in range(SHIFT):
-        total = f.op("Add", total, f.op("Reciprocal", f.op("Add", x, float(k)) if k else x))
-    z = f.op("Add", x, float(SHIFT))
-    inverse = f.op("Reciprocal", f.op("Mul", z, z))
-    series = f.op("Mul", inverse, f.polynomial(inverse, _DIGAMMA))
-    return f.op("Sub", f.op("Add", f.op("Sub", f.op("Log", z), f.op("Div", 0.5, z)), series), total)
+        total = b.op("Add", total, b.op("Reciprocal", b.op("Add", x, float(k)) if k else x))
+    z = b.op("Add", x, float(SHIFT))
+    inverse = b.op("Reciprocal", b.op("Mul", z, z))
+    series = b.op("Mul", inverse, polynomial(b, inverse, _DIGAMMA))
+    return b.op("Sub", b.op("Add", b.op("Sub", b.op("Log", z), b.op("Div", 0.5, z)), series), total)
 
 
-def _digamma(f: Formula, x: Value) -> Value:
-    negative = f.op("Less", x, 0.0)
-    right = _digamma_of_positive(f, f.where(negative, f.op("Sub", 1.0, x), x))
-    cotangent = f.op("Div", math.pi, f.op("Tan", f.op("Mul", _turn(f, x), math.pi)))
-    pole = f.op("And", negative, f.op("Equal", f.op("Floor", x), x))
-    result = f.where(negative, f.op("Sub", right, cotangent), right)
-    at_zero = f.op("Neg", f.op("Reciprocal", x))  # with the sign of the zero
-    return f.where(f.op("Equal", x, 0.0), at_zero, f.where(pole, math.nan, result))
+def _digamma(b: GraphBuilder, x: Value) -> Value:
+    negative = b.op("Less", x, 0.0)
+    right = _digamma_of_positive(b, b.op("Where", negative, b.op("Sub", 1.0, x), x))
+    cotangent = b.op("Div", math.pi, b.op("Tan", b.op("Mul", _turn(b, x), math.pi)))
+    pole = b.op("And", negative, b.op("Equal", b.op("Floor", x), x))
+    result = b.op("Where", negative, b.op("Sub", right, cotangent), right)
+    at_zero = b.op("Neg", b.op("Reciprocal", x))  # with the sign of the zero
+    return b.op("Where", b.op("Equal", x, 0.0), at_zero, b.op("Where", pole, math.nan, result))
 
 
 values_of(aten.digamma.default)(single(_digamma))
@@ -184,21 +167,21 @@ values_of(aten.digamma.default)(single(_digamma))
 _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
-def _trigamma(f: Formula, x: Value) -> Value:
-    small = f.op("Less", x, 0.5)
-    y = f.where(small, f.op("Sub", 1.0, x), x)
-    total = f.number(0.0)
+def _trigamma(b: GraphBuilder, x: Value) -> Value:
+    small = b.op("Less", x, 0.5)
+    y = b.op("Where", small, b.op("Sub", 1.0, x), x)
+    total = b.constant(0.0, WIDE)
     for k in range(SHIFT):
-        shifted = f.op("Add", y, float(k)) if k else y
-        total = f.op("Add", total, f.op("Reciprocal", f.op("Mul", shifted, shifted)))
-    z = f.op("Add", y, float(SHIFT))
-    inverse = f.op("Reciprocal", z)
-    square = f.op("Mul", inverse, inverse)
-    series = f.op("Mul", f.op("Mul", square, inverse), f.polynomial(square, _TRIGAMMA))
-    right = f.op("Add", total, f.op("Add", f.op("Add", inverse, f.op("Mul", square, 0.5)), series))
-    sine = f.op("Sin", f.op("Mul", _turn(f, x), math.pi))
-    mirror = f.op("Div", math.pi**2, f.op("Mul", sine, sine))
-    return f.where(small, f.op("Sub", mirror, right), right)
+        shifted = b.op("Add", y, float(k)) if k else y
+        total = b.op("Add", total, b.op("Reciprocal", b.op("Mul", shifted, shifted)))
+    z = b.op("Add", y, float(SHIFT))
+    inverse = b.op("Reciprocal", z)
+    square = b.op("Mul", inverse, inverse)
+    series = b.op("Mul", b.op("Mul", square, inverse), polynomial(b, square, _TRIGAMMA))
+    right = b.op("Add", total, b.op("Add", b.op("Add", inverse, b.op("Mul", square, 0.5)), series))
+    sine = b.op("Sin", b.op("Mul", _turn(b, x), math.pi))
+    mirror = b.op("Div", math.pi**2, b.op("Mul", sine, sine))
+    return b.op("Where", small, b.op("Sub", mirror, right), right)
 
 
 @values_of(aten.polygamma.default)
@@ -208,34 +191,25 @@ def polygamma(b: GraphBuilder, node: fx.Node, n: int, x: Value) -> Value:
     return single(_trigamma if n else _digamma)(b, node, x)
 
 
-@lowers(aten.sinc.default)
-def sinc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+@pointwise(aten.sinc.default)
+def sinc(b: GraphBuilder, x: Value) -> Value:
     """sin(pi x) / (pi x); 1 at 0, where it is flat."""
-    refuse_complex(x)
-    dtype = result_type(node)
-    x, one = b.cast(x, dtype), b.constant(1.0, dtype)
-    middle = b.op("Equal", x, b.constant(0.0, dtype))
-    angle = b.op("Where", middle, one, b.op("Mul", x, b.constant(math.pi, dtype)))
-    return b.op("Where", middle, one, b.op("Div", b.op("Sin", angle), angle), dtype=dtype)
+    middle = b.op("Equal", x, 0.0)
+    angle = b.op("Where", middle, 1.0, b.op("Mul", x, math.pi))
+    return b.op("Where", middle, 1.0, b.op("Div", b.op("Sin", angle), angle))
 
 
-@lowers(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
-def xlogy(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
-    dtype = result_type(node)
-    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), 0.0, lambda v: b.op("Log", v))
-
-
-@lowers(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar)
-def xlog1py(b: GraphBuilder, node: fx.Node, x: Operand, y: Operand) -> Value:
-    dtype = result_type(node)
-    return _product_with_log(b, operand(b, x, dtype), operand(b, y, dtype), -1.0, lambda v: log1p(b, node, v))
-
-
-def _product_with_log(b: GraphBuilder, x: Value, y: Value, pole: float, log: Callable[[Value], Value]) -> Value:
+def _product_with_log(pole: float, log: Callable[[GraphBuilder, Value], Value]) -> Callable[..., Value]:
     """x log y, but 0 where x is 0 and the logarithm endless or none at all, which sends no gradient back."""
-    refuse_complex(x, y)
-    dtype, zero = b.dtype_of(x), b.constant(0, x.dtype)
-    endless = b.op("Or", b.op("LessOrEqual", y, b.constant(pole, dtype)), b.op("Equal", y, b.constant(math.inf, dtype)))
-    nothing = b.op("And", b.op("Equal", x, zero), endless)
-    product = b.op("Mul", x, log(b.op("Where", nothing, b.constant(pole + 1, dtype), y, dtype=dtype)))
-    return b.op("Where", nothing, zero, product, dtype=dtype)
+
+    def formula(b: GraphBuilder, x: Value, y: Value) -> Value:
+        endless = b.op("Or", b.op("LessOrEqual", y, pole), b.op("Equal", y, math.inf))
+        nothing = b.op("And", b.op("Equal", x, 0), endless)
+        product = b.op("Mul", x, log(b, b.op("Where", nothing, pole + 1, y)))
+        return b.op("Where", nothing, 0, product)
+
+    return formula
+
+
+pointwise(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)(_product_with_log(0.0, named("Log")))
+pointwise(aten.special_xlog1py)(_product_with_log(-1.0, log1p))

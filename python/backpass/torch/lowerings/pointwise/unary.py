@@ -3,188 +3,122 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import fx
 
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import Lowering, lowers
-from backpass.torch.lowerings.common import FLOATS, refuse_complex, result_type
+from backpass.torch.lowerings.common import FLOATS, named, pointwise, refuse_complex
 from backpass.torch.lowerings.pointwise.arithmetic import truncated
 
 aten = torch.ops.aten
 
-
-def _same_name(op: str) -> Lowering:
-    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-        refuse_complex(x)
-        dtype = result_type(node)
-        return b.op(op, b.cast(x, dtype), dtype=dtype)
-
-    return lower
-
-
-for _target, _op in {
-    aten.exp: "Exp",
-    aten.log: "Log",
-    aten.sqrt: "Sqrt",
-    aten.sin: "Sin",
-    aten.cos: "Cos",
-    aten.tan: "Tan",
-    aten.asin: "Asin",
-    aten.acos: "Acos",
-    aten.atan: "Atan",
-    aten.sinh: "Sinh",
-    aten.cosh: "Cosh",
-    aten.tanh: "Tanh",
-    aten.asinh: "Asinh",
-    aten.acosh: "Acosh",
-    aten.atanh: "Atanh",
-    aten.erf: "Erf",
-    aten.sigmoid: "Sigmoid",
-    aten.reciprocal: "Reciprocal",
-}.items():
-    lowers(_target.default)(_same_name(_op))
+# ONNX calls these as torch does.
+_ALIKE = (
+    "exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "erf", "sigmoid", "reciprocal",
+)  # fmt: skip
+for _name in _ALIKE:
+    pointwise(f"aten::{_name}")(named(_name.capitalize()))
 
 
-@lowers(aten.neg.default)
-def negative(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    refuse_complex(x)
+def _of_numbers(op: str) -> Callable[..., Value]:
+    """What leaves bools as they are."""
+    return lambda b, x: x if x.dtype == torch.bool else b.op(op, x)
+
+
+pointwise(aten.abs.default)(_of_numbers("Abs"))
+pointwise(aten.sign.default, aten.sgn.default)(_of_numbers("Sign"))
+
+
+@pointwise(aten.neg.default)
+def negative(b: GraphBuilder, x: Value) -> Value:
     if not b.dtype_of(x).is_signed:  # ONNX negates what has a sign
-        return b.op("Sub", b.constant(0, x.dtype), x, dtype=x.dtype)
-    return b.op("Neg", x, dtype=x.dtype)
+        return b.op("Sub", 0, x)
+    return b.op("Neg", x)
 
 
-@lowers(aten.abs.default)
-def absolute(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    refuse_complex(x)
-    if x.dtype == torch.bool:
-        return x
-    return b.op("Abs", x, dtype=x.dtype)
+@pointwise(aten.rsqrt.default)
+def rsqrt(b: GraphBuilder, x: Value) -> Value:
+    return b.op("Reciprocal", b.op("Sqrt", x))
 
 
-@lowers(aten.rsqrt.default)
-def rsqrt(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    refuse_complex(x)
-    dtype = result_type(node)
-    return b.op("Reciprocal", b.op("Sqrt", b.cast(x, dtype)), dtype=dtype)
+def _rounding(round_: Callable[[GraphBuilder, Value], Value]) -> Lowering:
+    return lambda b, node, x: round_(b, x) if x.dtype in FLOATS else x
 
 
-def _rounding(op: str) -> Lowering:
-    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-        if x.dtype not in FLOATS:
-            return x
-        return b.op(op, x, dtype=x.dtype)
-
-    return lower
+for _name in ("floor", "ceil", "round"):
+    lowers(f"aten::{_name}")(_rounding(named(_name.capitalize())))
+lowers(aten.trunc.default, aten.fix.default)(_rounding(truncated))
 
 
-for _target, _op in {aten.floor: "Floor", aten.ceil: "Ceil", aten.round: "Round"}.items():
-    lowers(_target.default)(_rounding(_op))
+@pointwise(aten.frac.default)
+def frac(b: GraphBuilder, x: Value) -> Value:
+    return b.op("Sub", x, truncated(b, x))
 
 
-@lowers(aten.trunc.default, aten.fix.default)
-def trunc(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return truncated(b, x) if x.dtype in FLOATS else x
+@pointwise(aten.square.default)
+def square(b: GraphBuilder, x: Value) -> Value:
+    return b.op("Mul", x, x)
 
 
-@lowers(aten.frac.default)
-def frac(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return b.op("Sub", x, truncated(b, x), dtype=x.dtype)
+def _logarithm(base: float) -> Callable[..., Value]:
+    return lambda b, x: b.op("Mul", b.op("Log", x), 1 / math.log(base))
 
 
-@lowers(aten.sign.default, aten.sgn.default)
-def sign(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    refuse_complex(x)
-    if x.dtype == torch.bool:
-        return x
-    return b.op("Sign", x, dtype=x.dtype)
+pointwise(aten.log2.default)(_logarithm(2))
+pointwise(aten.log10.default)(_logarithm(10))
 
 
-@lowers(aten.square.default)
-def square(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    refuse_complex(x)
-    dtype = result_type(node)
-    x = b.cast(x, dtype)
-    return b.op("Mul", x, x, dtype=dtype)
-
-
-def _logarithm(base: float) -> Lowering:
-    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-        refuse_complex(x)
-        dtype = result_type(node)
-        factor = b.constant(1 / math.log(base), dtype)
-        return b.op("Mul", b.op("Log", b.cast(x, dtype)), factor, dtype=dtype)
-
-    return lower
-
-
-lowers(aten.log2.default)(_logarithm(2))
-lowers(aten.log10.default)(_logarithm(10))
-
-
-@lowers(aten.exp2.default)
-def exp2(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    dtype = result_type(node)
-    return b.op("Exp", b.op("Mul", b.cast(x, dtype), b.constant(math.log(2), dtype)), dtype=dtype)
+@pointwise(aten.exp2.default)
+def exp2(b: GraphBuilder, x: Value) -> Value:
+    return b.op("Exp", b.op("Mul", x, math.log(2)))
 
 
 def _near_zero(b: GraphBuilder, x: Value) -> tuple[Value, Value, Value]:
     """Whether |x| < 1, x where that holds (else 0), x where it does not (else 1)."""
-    one = b.constant(1, x.dtype)
-    near = b.op("Less", b.op("Abs", x), one)
-    return near, b.op("Where", near, x, b.constant(0, x.dtype)), b.op("Where", near, one, x)
+    near = b.op("Less", b.op("Abs", x), 1)
+    return near, b.op("Where", near, x, 0), b.op("Where", near, 1, x)
 
 
-@lowers(aten.log1p.default)
-def log1p(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+@pointwise(aten.log1p.default)
+def log1p(b: GraphBuilder, x: Value) -> Value:
     """2 atanh(x / (x + 2)) near 0, where 1 + x would lose the digits of x."""
-    refuse_complex(x)
-    dtype = result_type(node)
-    near, small, large = _near_zero(b, b.cast(x, dtype))
-    ratio = b.op("Div", small, b.op("Add", small, b.constant(2, dtype)))
-    fine = b.op("Mul", b.op("Atanh", ratio), b.constant(2, dtype))
-    return b.op("Where", near, fine, b.op("Log", b.op("Add", large, b.constant(1, dtype))), dtype=dtype)
+    near, small, large = _near_zero(b, x)
+    fine = b.op("Mul", b.op("Atanh", b.op("Div", small, b.op("Add", small, 2))), 2)
+    return b.op("Where", near, fine, b.op("Log", b.op("Add", large, 1)))
 
 
-@lowers(aten.expm1.default)
-def expm1(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+@pointwise(aten.expm1.default)
+def expm1(b: GraphBuilder, x: Value) -> Value:
     """2 t / (1 - t) with t = tanh(x / 2) near 0, where e^x - 1 would lose the digits of x."""
-    refuse_complex(x)
-    dtype = result_type(node)
-    near, small, large = _near_zero(b, b.cast(x, dtype))
-    one, two = b.constant(1, dtype), b.constant(2, dtype)
-    half = b.op("Tanh", b.op("Div", small, two))
-    fine = b.op("Div", b.op("Mul", half, two), b.op("Sub", one, half))
-    return b.op("Where", near, fine, b.op("Sub", b.op("Exp", large), one), dtype=dtype)
+    near, small, large = _near_zero(b, x)
+    half = b.op("Tanh", b.op("Div", small, 2))
+    fine = b.op("Div", b.op("Mul", half, 2), b.op("Sub", 1, half))
+    return b.op("Where", near, fine, b.op("Sub", b.op("Exp", large), 1))
 
 
-@lowers(aten.isnan.default)
-def isnan(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return _float_test(b, "IsNaN", x)
+def _float_test(op: str) -> Lowering:
+    def lower(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
+        refuse_complex(x)
+        # IsInf has no 16-bit floats before opset 20
+        return b.op(op, x if x.dtype == torch.float64 else b.cast(x, torch.float32))
+
+    return lower
 
 
-@lowers(aten.isinf.default)
-def isinf(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    return _float_test(b, "IsInf", x)
+lowers(aten.isnan.default)(_float_test("IsNaN"))
+lowers(aten.isinf.default)(_float_test("IsInf"))
 
 
-def _float_test(b: GraphBuilder, op: str, x: Value) -> Value:
-    refuse_complex(x)
+@pointwise(aten.round.decimals)
+def round_decimals(b: GraphBuilder, x: Value, *, decimals: int = 0) -> Value:
     if x.dtype not in FLOATS:
-        x = b.cast(x, torch.float32)
-    elif x.dtype != torch.float64:
-        x = b.cast(x, torch.float32)  # IsInf has no 16-bit floats before opset 20
-    return b.op(op, x, dtype=torch.bool)
-
-
-@lowers(aten.round.decimals)
-def round_decimals(b: GraphBuilder, node: fx.Node, x: Value, *, decimals: int = 0) -> Value:
-    dtype = b.dtype_of(x)
-    if dtype not in FLOATS:
         raise NoLoweringError("integers")
     if decimals == 0:
-        return b.op("Round", x, dtype=dtype)
-    factor = b.constant(10.0 ** abs(decimals), dtype)
+        return b.op("Round", x)
+    factor = 10.0 ** abs(decimals)
     first, second = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
-    return b.op(second, b.op("Round", b.op(first, x, factor)), factor, dtype=dtype)
+    return b.op(second, b.op("Round", b.op(first, x, factor)), factor)

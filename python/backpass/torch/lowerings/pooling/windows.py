@@ -15,6 +15,7 @@ from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import gradient_of, meta
 from backpass.torch.lowerings.convolution import Numbers, each
 from backpass.torch.lowerings.reductions import reduced
+from backpass.torch.symbols import is_one
 
 aten = torch.ops.aten
 
@@ -24,10 +25,11 @@ def batched(b: GraphBuilder, x: Value, axes: int) -> tuple[Value, bool]:
     return (common.unsqueeze(b, x, 0), True) if x.rank == axes + 1 else (x, False)
 
 
-def window(kernel: Numbers, stride: Any, padding: Numbers, dilation: Numbers, axes: int) -> dict[str, Any]:
+def window(kernel: Numbers, stride: Any, padding: Numbers, dilation: Numbers | None, axes: int) -> dict[str, Any]:
     sizes, pads = each(kernel, axes), each(padding, axes)
     steps = sizes if stride is None or (not isinstance(stride, int) and len(stride) == 0) else each(stride, axes)
-    return {"kernel_shape": sizes, "strides": steps, "pads": [*pads, *pads], "dilations": each(dilation, axes)}
+    apart = None if dilation is None else each(dilation, axes)
+    return {"kernel_shape": sizes, "strides": steps, "pads": [*pads, *pads], "dilations": apart}
 
 
 def _max_pool(axes: int, with_places: bool = False) -> Any:
@@ -43,13 +45,11 @@ def _max_pool(axes: int, with_places: bool = False) -> Any:
     ) -> Any:
         images, single = batched(b, x, axes)
         settings = window(kernel, stride, padding, dilation, axes)
-        if not with_places:
-            y = b.op("MaxPool", images, ceil_mode=int(ceil_mode), dtype=x.dtype, outputs=None, **settings)
-            return common.squeeze(b, y, 0) if single else y
-        y, places = b.op("MaxPool", images, ceil_mode=int(ceil_mode), outputs=2, **settings)
-        # torch counts places within one channel, ONNX within the whole tensor
-        places = b.op("Mod", places, b.size(math.prod(b.shape_of(x)[-axes:])))
-        return (common.squeeze(b, y, 0), common.squeeze(b, places, 0)) if single else (y, places)
+        found = b.op("MaxPool", images, ceil_mode=int(ceil_mode), outputs=2 if with_places else 1, **settings)
+        if with_places:  # torch counts places within one channel, ONNX within the whole tensor
+            found = found[0], b.op("Mod", found[1], b.size(math.prod(b.shape_of(x)[-axes:])))
+        found = tuple(common.squeeze(b, v, 0) for v in found) if single else found
+        return found if with_places else found[0]
 
     return lower
 
@@ -67,8 +67,7 @@ def _to_places(axes: int) -> Any:
         planes = math.prod(b.shape_of(x)[:-axes])
         rows, pooled = ((planes, math.prod(b.shape_of(v)[-axes:])) for v in (x, dy))
         flat, places = common.reshape(b, dy, pooled), common.reshape(b, settings[-1], pooled)
-        how: dict[str, Any] = {"axis": 1, "domain": "com.microsoft", "dtype": dy.dtype, "shape": rows}
-        dx = b.op("GatherElementsGrad", flat, b.sizes(rows), places, outputs=None, **how)
+        dx = b.op("GatherElementsGrad", flat, b.sizes(rows), places, axis=1, domain="com.microsoft", shape=rows)
         return common.reshape(b, dx, meta(node).shape)
 
     return lower
@@ -91,17 +90,14 @@ def _avg_pool(axes: int) -> Any:
         divisor_override: int | None = None,
     ) -> Value:
         images, single = batched(b, x, axes)
-        settings = window(kernel, stride, padding, 1, axes)
+        settings = window(kernel, stride, padding, None, axes)
+        if divisor_override is not None and ceil_mode:
+            raise NoLoweringError("another divisor with windows that reach beyond the edge")
+        settings["ceil_mode"] = int(ceil_mode)
+        settings["count_include_pad"] = int(count_include_pad or divisor_override is not None)
+        y = b.op("AveragePool", images, outputs=None, **settings)
         if divisor_override is not None:
-            if ceil_mode:
-                raise NoLoweringError("another divisor with windows that reach beyond the edge")
-            count_include_pad = True
-        del settings["dilations"]
-        ceil: dict[str, Any] = {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
-        y = b.op("AveragePool", images, dtype=x.dtype, **settings, **ceil)
-        if divisor_override is not None:
-            factor = math.prod(settings["kernel_shape"]) / divisor_override
-            y = b.op("Mul", y, b.constant(factor, x.dtype), dtype=x.dtype)
+            y = b.op("Mul", y, math.prod(settings["kernel_shape"]) / divisor_override)
         return common.squeeze(b, y, 0) if single else y
 
     return lower
@@ -119,7 +115,7 @@ def adaptive_avg_pool(b: GraphBuilder, node: fx.Node, x: Value, output: Sequence
     """Means over windows of equal extents; others are left to the decomposition."""
     axes = len(output)
     inside, outside = b.shape_of(x)[-axes:], list(meta(node).shape[-axes:])
-    if all(common.is_one(d) for d in outside):
+    if all(is_one(d) for d in outside):
         return reduced(b, "ReduceMean", x, list(range(x.rank - axes, x.rank)), True)
     if common.same_shape(inside, outside):
         return x
@@ -127,5 +123,5 @@ def adaptive_avg_pool(b: GraphBuilder, node: fx.Node, x: Value, output: Sequence
         raise NoLoweringError("windows of different extents")
     images, single = batched(b, x, axes)
     kernel = [int(d) // int(o) for d, o in zip(inside, outside, strict=True)]
-    y = b.op("AveragePool", images, kernel_shape=kernel, strides=kernel, dtype=x.dtype)
+    y = b.op("AveragePool", images, kernel_shape=kernel, strides=kernel)
     return common.squeeze(b, y, 0) if single else y
