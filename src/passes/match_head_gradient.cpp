@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "passes/match_head.hpp"
@@ -99,10 +100,17 @@ class Matcher {
 
   bool take_dbias(const Node& node, const Value* gradient) {
     if (!is_op(&node, "ReduceSum") || node.input(0) != gradient || head_.bias == nullptr) return false;
-    const Type& type = node.output(0)->type;
-    if (found_.dbias != nullptr || !type.shape || *type.shape != *head_.bias->type.shape) return false;
-    found_.dbias = node.output(0);
+    Value* sum = node.output(0);
+    const Node* reader = graph_.only_reader(sum);
+    if (keeps_one_row(sum) && (is_op(reader, "Squeeze") || is_op(reader, "Reshape"))) sum = reader->output(0);
+    if (found_.dbias != nullptr || !sum->type.shape || *sum->type.shape != *head_.bias->type.shape) return false;
+    found_.dbias = sum;
     return true;
+  }
+
+  bool keeps_one_row(const Value* sum) const {
+    if (!sum->type.shape || sum->type.shape->size() < 2 || !sum->type.shape->back().is(head_.classes)) return false;
+    return std::all_of(sum->type.shape->begin(), sum->type.shape->end() - 1, [](const Dim& d) { return d.is(1); });
   }
 
   const Graph& graph_;

@@ -7,13 +7,15 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
-from backpass import InferenceSession, InvalidInput, _core
-from onnx import TensorProto, helper
+from backpass import InferenceSession, InvalidInput, _core, api, artifacts
+from onnx import TensorProto, helper, numpy_helper
 
 IGNORED = -100
 FUSED = "some rows at a time"
@@ -152,14 +154,8 @@ def test_many_random_heads() -> None:
 def test_lesser_machines(instruction_set: str) -> None:
     program = "import test_chunked_loss as t\nfor seed in (1, 2, 4, 7): t.check(seed)"
     env = {**os.environ, "BACKPASS_MAX_ISA": instruction_set}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=os.path.dirname(__file__),
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, here = [sys.executable, "-c", program], Path(__file__).parent
+    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -249,3 +245,63 @@ def test_evaluation_alone_keeps_a_block() -> None:
     np.testing.assert_allclose(loss, head.expected()[0], rtol=1e-5)
     unfused = InferenceSession(head.model(), disabled_passes=["chunk_loss"])
     assert fused.plan(shapes).peak_bytes < unfused.plan(shapes).peak_bytes / 5
+
+
+def language_model() -> onnx.ModelProto:
+    """Its head shares its weight with the embedding."""
+    random = np.random.default_rng(0)
+    weights = {
+        "words": random.normal(size=(3000, 12)).astype(np.float32),
+        "inner": random.normal(size=(12, 12)).astype(np.float32),
+        "bias": random.normal(size=3000).astype(np.float32),
+        "flat": np.array([-1, 3000]),
+    }
+    nodes = [
+        helper.make_node("Gather", ["words", "ids"], ["e"]),
+        helper.make_node("MatMul", ["e", "inner"], ["i"]),
+        helper.make_node("Tanh", ["i"], ["h"]),
+        helper.make_node("Transpose", ["words"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "t"], ["p"], name="head"),
+        helper.make_node("Add", ["p", "bias"], ["s"]),
+        helper.make_node("Reshape", ["s", "flat"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "t"])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [None, 3000])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_training_from_artifacts(tmp_path: Path) -> None:
+    """These models come differentiated."""
+    artifacts.generate_artifacts(
+        language_model(),
+        requires_grad=["words", "inner", "bias"],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        loss_input_names=["scores"],
+        artifact_directory=tmp_path,
+    )
+    random = np.random.default_rng(1)
+    ids, labels = random.integers(0, 3000, (4, 160)), random.integers(0, 3000, 640)
+    losses, peaks = [], []
+    for disabled in ([], ["chunk_loss"]):
+        state = api.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        options = _core.SessionOptions()
+        options.disabled_passes = disabled
+        module = api.Module(tmp_path / "training_model.onnx", state, session_options=options)
+        optimizer = api.Optimizer(tmp_path / "optimizer_model.onnx", module)
+        optimizer.set_learning_rate(1.0)
+        plan = module.plan(ids, labels)
+        peaks.append(plan.peak_bytes)
+        assert ("LinearCrossEntropy" in str(plan)) == (not disabled)
+        for _ in range(5):
+            losses.append(module(ids, labels))
+            optimizer.step()
+            module.lazy_reset_grad()
+    np.testing.assert_allclose(losses[:5], losses[5:], rtol=1e-5)
+    assert losses[4] < losses[0]
+    assert peaks[0] < peaks[1]
