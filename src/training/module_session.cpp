@@ -124,9 +124,10 @@ struct ModuleSession::Impl {
     variant_for(expected);
   }
 
-  ModuleGraph differentiated(const Mask& mask, PassManager& passes) const {
+  /// Without passes it is a graph for other runtimes.
+  ModuleGraph differentiated(const Mask& mask, PassManager* passes) const {
     std::unique_ptr<Graph> graph = clone(*plain).graph;
-    if (options.optimize) passes.run(*graph, Side::before);
+    if (options.optimize && passes != nullptr) passes->run(*graph, Side::before);
     return add_module_gradients(std::move(graph), requires_grad, mask);
   }
 
@@ -138,7 +139,7 @@ struct ModuleSession::Impl {
     if (found == nullptr) {
       CallScope call(options);
       PassManager passes = new_passes();
-      ModuleGraph graph = differentiated(mask, passes);
+      ModuleGraph graph = differentiated(mask, &passes);
       found = std::make_shared<Variant>(std::move(graph), mask, std::move(passes), options,
                                         options.profile ? &profiler : nullptr);
     }
@@ -279,8 +280,7 @@ std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::rea
 }
 
 std::string ModuleSession::training_model() {
-  PassManager passes = impl_->new_passes();
-  return impl_->written(*impl_->differentiated(impl_->expectation(), passes).graph, false);
+  return impl_->written(*impl_->differentiated(impl_->expectation(), nullptr).graph, false);
 }
 
 std::string ModuleSession::execution_model() {

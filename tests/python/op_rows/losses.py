@@ -84,6 +84,22 @@ def with_ignored_input(function: Any) -> Any:
     return apply
 
 
+def linear_cross_entropy(x: Any, w: Any, y: Any, b: Any = None, c: Any = None, **attributes: Any) -> Any:
+    scores = x @ (w.T if attributes.pop("transB", 0) else w) + (0 if b is None else b)
+    return weighted(torch.log_softmax(scores, 1), y, c, **attributes)
+
+
+def linear_heads() -> list[Any]:
+    return [
+        case((6, 3), (3, 5), labels(6), (5,)),
+        case((9, 4), (5, 4), labels(9, dtype="int32"), transB=1, ignore_index=2),
+        case((7, 3), (3, 5), labels(7), None, data(5, low=0.1, high=2), ignore_index=-1),
+        case((4, 2), (5, 2), labels(4), (5,), data(5, low=0.1, high=2), transB=1),
+        case((330, 3), (700, 3), labels(330, classes=700), (700,), transB=1, ignore_index=3),
+        case((1, 1), (1, 1), labels(1, classes=1)),
+    ]
+
+
 LOG_PROB = np.log(np.random.default_rng(5).dirichlet(np.ones(5), 6)).astype(np.float32)
 
 
@@ -147,6 +163,23 @@ ROWS = [
         oracle=from_torch(cross_entropy_grad),
         grad=[0, 1, 3],
         torch=False,
+    ),
+    Row(
+        "LinearCrossEntropy",
+        linear_heads(),
+        attrs=REDUCTIONS,
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(linear_cross_entropy),
+        grad=[0, 1, 3, 4],
+        bench=case((512, 384), (30522, 384), labels(512, classes=30522), transB=1),
+    ),
+    Row(
+        "ScaleGradient",
+        [case((3, 4), ()), case((70000,), ()), case((0,), ()), case((5,), const(1, "row"))],
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(lambda x, factor: x * factor),
     ),
     Row(
         "SparseSoftmaxCrossEntropy",

@@ -1,0 +1,48 @@
+// ScaleGradient(x, factor): what flows back through a loss whose gradients are known already. Not in place: x was there
+// before the loss was handed out, its result goes to whoever asked for gradients.
+#include <algorithm>
+
+#include "graph/op.hpp"
+#include "ops/shape_rules.hpp"
+#include "support/parallel.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+void infer(InferContext& c) {
+  c.require(c.dtype(0) == c.dtype(1), "factor: got ", name_of(c.dtype(1)), ", expected ", name_of(c.dtype(0)));
+  rules::same_as_input(c);
+}
+
+Kernel prepare(PrepareContext& c) {
+  const DType dtype = c.in(0).dtype;
+  const std::int64_t count = c.in(0).size();
+  c.require(c.in(1).size() == 1, "factor: got shape ", shown(c.in(1).dims), ", expected one element");
+  return [=](const KernelArgs& a) {
+    visit_real(dtype, [&]<class T>() {
+      const T* x = a.in<T>(0);
+      T* y = a.out<T>(0);
+      const T factor = *a.in<T>(1);
+      parallel_for(count, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
+        if (factor == T{1}) {
+          std::copy(x + begin, x + end, y + begin);
+        } else {
+          for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] * factor;
+        }
+      });
+    });
+  };
+}
+
+const Register kOp({.name = "ScaleGradient",
+                    .domain = "backpass",
+                    .doc = "a tensor times a number",
+                    .inputs = {2, 2},
+                    .types = types::floats,
+                    .infer = infer,
+                    .prepare = prepare,
+                    .half_through_float = true});
+
+}  // namespace
+}  // namespace backpass

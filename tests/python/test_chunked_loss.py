@@ -1,0 +1,307 @@
+"""Losses over many classes, computed some rows at a time: against torch in float64, the unfused graph, other numbers of
+threads and lesser machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from backpass import InferenceSession, InvalidInput, _core, api, artifacts
+from onnx import TensorProto, helper, numpy_helper
+
+IGNORED = -100
+FUSED = "some rows at a time"
+
+
+@dataclasses.dataclass
+class Head:
+    """A head and what it is fed with."""
+
+    rows: int
+    features: int
+    classes: int
+    density: float = 1.0  # of labels that count
+    classes_first: bool = True
+    biased: bool = True
+    weighted: bool = False
+    reduction: str = "mean"
+    dtype: torch.dtype = torch.float32
+    label_type: torch.dtype = torch.int64
+    seed: int = 0
+
+    def feeds(self) -> dict[str, torch.Tensor]:
+        random = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=random, dtype=torch.float64).to(self.dtype)
+
+        weight = normal(self.classes, self.features)
+        labels = torch.randint(0, self.classes, (self.rows,), generator=random).to(self.label_type)
+        labels[torch.rand(self.rows, generator=random) >= self.density] = IGNORED
+        feeds = {"x": normal(self.rows, self.features), "w": weight if self.classes_first else weight.T.contiguous()}
+        if self.biased:
+            feeds["b"] = normal(self.classes)
+        feeds["l"] = labels
+        if self.weighted:
+            feeds["c"] = normal(self.classes).abs()
+        return feeds
+
+    def model(self, symbolic: bool = True) -> bytes:
+        nodes, right = [], "w"
+        if self.classes_first:
+            nodes.append(helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]))
+            right = "wt"
+        nodes.append(helper.make_node("MatMul", ["x", right], ["p"], name="head"))
+        if self.biased:
+            nodes.append(helper.make_node("Add", ["p", "b"], ["s"]))
+        inputs = ["s" if self.biased else "p", "l", *(["c"] if self.weighted else [])]
+        how = {"reduction": self.reduction, "ignore_index": IGNORED}
+        nodes.append(helper.make_node("SoftmaxCrossEntropyLoss", inputs, ["y"], name="loss", **how))
+        infos = []
+        for name, tensor in self.feeds().items():
+            kind = helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+            shape = [*tensor.shape] if name not in "xl" or not symbolic else ["n", *tensor.shape[1:]]
+            infos.append(helper.make_tensor_value_info(name, kind, shape))
+        kind = TensorProto.FLOAT if self.dtype == torch.float32 else TensorProto.DOUBLE
+        graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", kind, [])])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]).SerializeToString()
+
+    @property
+    def wanted(self) -> list[str]:
+        return ["x", "w", *(["b"] if self.biased else [])]
+
+    def session(self, threads: int = 1, fused: bool = True, **how: Any) -> Any:
+        options = _core.SessionOptions()
+        options.num_threads = threads
+        if not fused:
+            options.disabled_passes = ["chunk_loss"]
+        session = _core.ModuleSession.from_bytes(self.model(**how), self.wanted, options)
+        assert (FUSED in "\n".join(session.rewrites())) == fused
+        return session
+
+    def run(self, threads: int = 1, fused: bool = True, flow: float = 1.0, **how: Any) -> list[np.ndarray]:
+        """The loss and the gradients."""
+        session = self.session(threads, fused, **how)
+        (loss,), kept = session.forward(list(self.feeds().values()), True)
+        gradients = session.backward(kept, [torch.tensor(flow, dtype=self.dtype)])
+        return [torch.from_dlpack(t).numpy() for t in (loss, *gradients)]
+
+    def expected(self, flow: float = 1.0) -> list[np.ndarray]:
+        feeds = {name: t.double() if t.is_floating_point() else t.long() for name, t in self.feeds().items()}
+        leaves = [feeds[name].requires_grad_() for name in self.wanted]
+        weight = feeds["w"].T if self.classes_first else feeds["w"]
+        scores = feeds["x"] @ weight + feeds.get("b", torch.zeros(()))
+        loss = torch.nn.functional.cross_entropy(
+            scores, feeds["l"], feeds.get("c"), reduction=self.reduction, ignore_index=IGNORED
+        )
+        gradients = torch.autograd.grad(loss, leaves, torch.tensor(flow, dtype=torch.float64))
+        return [t.detach().numpy() for t in (loss, *gradients)]
+
+
+def assert_close(found: list[np.ndarray], wanted: list[np.ndarray], dtype: torch.dtype) -> None:
+    """In units of the largest element: where terms cancel, the rest is as inexact as they were."""
+    for a, b in zip(found, wanted, strict=True):
+        scale = max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30)
+        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=5e-6 if dtype == torch.float32 else 1e-13)
+
+
+def drawn(seed: int) -> Head:
+    random = np.random.default_rng(seed)
+    return Head(
+        rows=int(random.choice([0, 1, 5, 17, 200, 320, 433, 700])),
+        features=int(random.integers(1, 50)),
+        classes=int(random.integers(2048, 5000)),
+        density=float(random.choice([0, 0.02, 0.15, 0.7, 1])),
+        classes_first=bool(random.integers(2)),
+        biased=bool(random.integers(2)),
+        weighted=bool(random.integers(2)),
+        reduction=str(random.choice(["mean", "sum"])),
+        dtype=torch.float64 if random.random() < 0.25 else torch.float32,
+        label_type=torch.int32 if random.random() < 0.25 else torch.int64,
+        seed=seed,
+    )
+
+
+def check(seed: int) -> None:
+    head, flow = drawn(seed), [1.0, 0.25][seed % 2]
+    alone = head.run(flow=flow, symbolic=head.rows < 400 or seed % 3 == 0)  # few rows are left alone if that is known
+    assert_close(alone, head.expected(flow), head.dtype)
+    assert_close(alone, head.run(fused=False, flow=flow), head.dtype)
+    for a, b in zip(alone, head.run(threads=2, flow=flow), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_heads(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+def test_many_random_heads() -> None:
+    for seed in range(1000, 1200):
+        check(seed)
+
+
+@pytest.mark.parametrize("instruction_set", ["sse4", "avx2"])
+def test_lesser_machines(instruction_set: str) -> None:
+    program = "import test_chunked_loss as t\nfor seed in (1, 2, 4, 7): t.check(seed)"
+    env = {**os.environ, "BACKPASS_MAX_ISA": instruction_set}
+    command, here = [sys.executable, "-c", program], Path(__file__).parent
+    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_no_label_counts(reduction: str) -> None:
+    loss, *gradients = Head(40, 8, 5000, density=0, reduction=reduction).run()
+    assert np.isnan(loss) if reduction == "mean" else loss == 0
+    assert not any(g.any() for g in gradients)
+
+
+def test_no_rows() -> None:
+    loss, dx, *others = Head(0, 8, 5000).run()
+    assert np.isnan(loss)
+    assert dx.shape == (0, 8)
+    assert not any(g.any() for g in others)
+
+
+def test_a_label_out_of_range_is_named() -> None:
+    head = Head(40, 8, 5000)
+    feeds = list(head.feeds().values())
+    feeds[3][7] = 5000
+    with pytest.raises(InvalidInput, match=r"'loss'\] label 5000 at position 7: expected \[0, 5000\) or ignore_index"):
+        head.session().forward(feeds, True)
+
+
+def test_classes_that_cannot_be() -> None:
+    """Their scores are minus infinity, a whole stretch of them."""
+    head = Head(20, 4, 5000)
+    feeds = head.feeds()
+    feeds["b"][300:4000] = -torch.inf
+    feeds["l"] %= 300
+    session = head.session()
+    (loss,), kept = session.forward(list(feeds.values()), True)
+    _, dw, db = (torch.from_dlpack(t) for t in session.backward(kept, [torch.tensor(1.0)]))
+    scores = feeds["x"] @ feeds["w"].T + feeds["b"]
+    torch.testing.assert_close(torch.from_dlpack(loss), torch.nn.functional.cross_entropy(scores, feeds["l"]))
+    assert not dw[300:4000].any()
+    assert not db[300:4000].any()
+    assert db.isfinite().all()
+
+
+def test_large_scores() -> None:
+    head = Head(50, 6, 4500)
+    feeds = head.feeds()
+    feeds["x"] *= 1000
+    session = head.session()
+    (loss,), kept = session.forward(list(feeds.values()), True)
+    gradients = [torch.from_dlpack(t) for t in session.backward(kept, [torch.tensor(1.0)])]
+    leaf = feeds["x"].double().requires_grad_()
+    wanted = torch.nn.functional.cross_entropy(leaf @ feeds["w"].double().T + feeds["b"].double(), feeds["l"])
+    torch.testing.assert_close(torch.from_dlpack(loss).double(), wanted.detach(), rtol=1e-5, atol=0)
+    assert all(g.isfinite().all() for g in gradients)
+
+
+def test_a_weight_that_is_an_embedding_too() -> None:
+    """Its gradient is the sum of both."""
+    from backpass import ORTModule
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(5000, 12)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            scores = torch.nn.functional.linear(self.words(x).tanh(), self.words.weight)
+            return torch.nn.functional.cross_entropy(scores[:, :-1].reshape(-1, 5000), labels[:, 1:].reshape(-1))
+
+    tied = Tied()
+    words = torch.randint(0, 5000, (4, 100))
+    wanted = tied(words, words)
+    (dw,) = torch.autograd.grad(wanted, tied.words.weight)
+    module = ORTModule(tied)
+    loss = module(words, words)
+    loss.backward()
+    assert FUSED in module.explain()
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(tied.words.weight.grad, dw, rtol=1e-4, atol=1e-7)
+
+
+def test_evaluation_alone_keeps_a_block() -> None:
+    """Without gradients the scores of some classes are enough."""
+    head = Head(600, 8, 20000)
+    infos = {name: t.numpy() for name, t in head.feeds().items()}
+    shapes = {name: a.shape for name, a in infos.items()}
+    fused = InferenceSession(head.model())
+    (loss,) = fused.run(None, infos)
+    np.testing.assert_allclose(loss, head.expected()[0], rtol=1e-5)
+    unfused = InferenceSession(head.model(), disabled_passes=["chunk_loss"])
+    assert fused.plan(shapes).peak_bytes < unfused.plan(shapes).peak_bytes / 5
+
+
+def language_model() -> onnx.ModelProto:
+    """Its head shares its weight with the embedding."""
+    random = np.random.default_rng(0)
+    weights = {
+        "words": random.normal(size=(3000, 12)).astype(np.float32),
+        "inner": random.normal(size=(12, 12)).astype(np.float32),
+        "bias": random.normal(size=3000).astype(np.float32),
+        "flat": np.array([-1, 3000]),
+    }
+    nodes = [
+        helper.make_node("Gather", ["words", "ids"], ["e"]),
+        helper.make_node("MatMul", ["e", "inner"], ["i"]),
+        helper.make_node("Tanh", ["i"], ["h"]),
+        helper.make_node("Transpose", ["words"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "t"], ["p"], name="head"),
+        helper.make_node("Add", ["p", "bias"], ["s"]),
+        helper.make_node("Reshape", ["s", "flat"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "t"])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [None, 3000])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_training_from_artifacts(tmp_path: Path) -> None:
+    """These models come differentiated."""
+    artifacts.generate_artifacts(
+        language_model(),
+        requires_grad=["words", "inner", "bias"],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        loss_input_names=["scores"],
+        artifact_directory=tmp_path,
+    )
+    random = np.random.default_rng(1)
+    ids, labels = random.integers(0, 3000, (4, 160)), random.integers(0, 3000, 640)
+    losses, peaks = [], []
+    for disabled in ([], ["chunk_loss"]):
+        state = api.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        options = _core.SessionOptions()
+        options.disabled_passes = disabled
+        module = api.Module(tmp_path / "training_model.onnx", state, session_options=options)
+        optimizer = api.Optimizer(tmp_path / "optimizer_model.onnx", module)
+        optimizer.set_learning_rate(1.0)
+        plan = module.plan(ids, labels)
+        peaks.append(plan.peak_bytes)
+        assert ("LinearCrossEntropy" in str(plan)) == (not disabled)
+        for _ in range(5):
+            losses.append(module(ids, labels))
+            optimizer.step()
+            module.lazy_reset_grad()
+    np.testing.assert_allclose(losses[:5], losses[5:], rtol=1e-5)
+    assert losses[4] < losses[0]
+    assert peaks[0] < peaks[1]
