@@ -424,9 +424,9 @@ class ModuleSession:
     """
 
     @staticmethod
-    def from_bytes(model: bytes, requires_grad: Sequence[str], options: SessionOptions, constant_outputs: Sequence[str] = []) -> ModuleSession:
+    def from_bytes(model: bytes, requires_grad: Sequence[str], options: SessionOptions, constant_outputs: Sequence[str] = [], steady_inputs: Sequence[str] = []) -> ModuleSession:
         """
-        `requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names of outputs that are not to be differentiated, such as new values of buffers.
+        `requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names of outputs that are not to be differentiated, such as new values of buffers. `steady_inputs`: names of inputs that backward() may read even where it need not, parameters.
         """
 
     def is_random(self) -> bool:

@@ -35,10 +35,12 @@ nb::list to_torch(std::vector<RuntimeValue> values) {
 
 std::unique_ptr<ModuleSession> from_bytes(const nb::bytes& model, std::vector<std::string> requires_grad,
                                           const SessionOptions& options,
-                                          const std::vector<std::string>& constant_outputs) {
+                                          const std::vector<std::string>& constant_outputs,
+                                          const std::vector<std::string>& steady_inputs) {
   auto copy = std::make_shared<const std::string>(view_of(model));
   const Unlocked unlocked;
-  return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options, constant_outputs);
+  return std::make_unique<ModuleSession>(*copy, copy, std::move(requires_grad), options, constant_outputs,
+                                         steady_inputs);
 }
 
 nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep, std::optional<std::uint64_t> seed) {
@@ -96,10 +98,13 @@ void bind_module(nb::module_& m) {
   nb::class_<PendingPass>(m, "Pending", "A forward pass whose backward pass is still to come.");
   nb::class_<ModuleSession>(m, "ModuleSession",
                             "Runs the graph of a torch module on torch tensors, forward now and backward later.")
-      .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("requires_grad"), nb::arg("options"),
-                  nb::arg("constant_outputs") = std::vector<std::string>(),
-                  "`requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names "
-                  "of outputs that are not to be differentiated, such as new values of buffers.")
+      .def_static(
+          "from_bytes", &from_bytes, nb::arg("model"), nb::arg("requires_grad"), nb::arg("options"),
+          nb::arg("constant_outputs") = std::vector<std::string>(),
+          nb::arg("steady_inputs") = std::vector<std::string>(),
+          "`requires_grad`: names of graph inputs whose gradients backward() gives. `constant_outputs`: names "
+          "of outputs that are not to be differentiated, such as new values of buffers. `steady_inputs`: names of "
+          "inputs that backward() may read even where it need not, parameters.")
       .def("is_random", &ModuleSession::is_random, "Whether a pass draws random numbers.")
       .def("forward", &forward, nb::arg("inputs"), nb::arg("keep"), nb::arg("seed") = nb::none(),
            nb::sig(

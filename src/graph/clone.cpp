@@ -52,6 +52,9 @@ Clone clone(const Graph& graph) {
   for (const Value* v : graph.inputs) copy.inputs.push_back(of(v));
   clone_into(copy, graph, result.copies);
   for (const Value* v : graph.outputs) copy.outputs.push_back(of(v));
+  copy.first_gradient = graph.first_gradient;
+  copy.gradient_count = graph.gradient_count;
+  for (const Value* v : graph.steady_inputs) copy.steady_inputs.push_back(of(v));
   return result;
 }
 

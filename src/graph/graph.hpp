@@ -134,6 +134,12 @@ class Graph {
   Graph* parent = nullptr;
   /// Symbols found equal to another extent during inference ("a" -> "b"); shapes are already rewritten.
   std::map<std::string, Dim> equalities;
+  /// Of a training graph: which outputs are gradients, by number. What only these need is the graph's second half
+  /// (graph/halves.hpp). None in other graphs.
+  std::size_t first_gradient = 0;
+  std::size_t gradient_count = 0;
+  /// Inputs that are the same in both halves, also where the caller gets a say between them (YieldOp): parameters.
+  std::vector<const Value*> steady_inputs;
 
   const std::vector<Node*>& nodes() const { return order_; }
   const std::vector<std::unique_ptr<Value>>& values() const { return values_; }

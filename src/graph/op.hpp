@@ -257,6 +257,9 @@ struct OpDef {
   /// Works element by element through a tile program: with in_place_input >= 0, any input of the output's shape will
   /// do.
   bool is_tile_program = false;
+  /// Costs little more than reading and writing its tensors once: if need be, computed again instead of kept. So are
+  /// pointwise operators and views without saying so. A random one has to draw the same numbers as a node of its name.
+  bool is_one_pass = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
   /// Hands its inputs to whoever runs the graph and waits for what it gives.

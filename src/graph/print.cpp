@@ -77,7 +77,10 @@ void print_graph(const Graph& graph, const std::string& indent, std::string& tex
     }
   }
   text += indent + "  return ";
-  for (std::size_t i = 0; i < graph.outputs.size(); ++i) text += (i ? ", %" : "%") + graph.outputs[i]->name;
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    const bool is_gradient = i >= graph.first_gradient && i - graph.first_gradient < graph.gradient_count;
+    text.append(i ? ", " : "").append(is_gradient ? "gradient %" : "%").append(graph.outputs[i]->name);
+  }
   text += "\n";
 }
 

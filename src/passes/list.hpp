@@ -48,6 +48,13 @@ void chunk_loss(Graph& graph, Reports& reports);
 /// which is cheaper than to write them and read them back.
 void loss_probabilities(Graph& graph, Reports& reports);
 
+/// BatchNormalization in training becomes statistics, and a pointwise part that is fused with what stands around it.
+void split_batch_norm(Graph& graph, Reports& reports);
+
+/// Values that gradients need and that follow cheaply from others are computed again instead of kept, wherever that
+/// makes fewer bytes to keep (passes/kept_values.hpp).
+void keep_less(Graph& graph, Reports& reports);
+
 /// MatMul and Gemm take over what stands around them and become backpass.Linear (ops/linear/linear.cpp): transpositions
 /// and scalar factors of operands and result, a bias, an activation.
 void fuse_linear(Graph& graph, Reports& reports);
@@ -83,6 +90,8 @@ inline constexpr Pass kPasses[] = {
     {"dropout_masks", dropout_masks, Side::after, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"loss_probabilities", loss_probabilities, Side::after, Graphs::plans},
+    {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
+    {"keep_less", keep_less, Side::after, Graphs::plans},
     {"fuse_linear", fuse_linear, Side::after, Graphs::plans},
     {"fold_batch_norm", fold_batch_norm, Side::after, Graphs::plans},
     {"block_convolutions", block_convolutions, Side::after, Graphs::plans},

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph/halves.hpp"
 #include "graph/op.hpp"
 #include "kernels/tile_reduce.hpp"
 #include "ops/pointwise/tile_op.hpp"
@@ -110,7 +111,7 @@ const Shape* common_shape(const Unit& a, const Unit& b) {
 
 class Grouping {
  public:
-  explicit Grouping(Graph& graph) : graph_(graph) {
+  explicit Grouping(Graph& graph) : graph_(graph), later_(second_half(graph)) {
     for (Node* node : graph.nodes()) {
       units_.push_back(std::make_unique<Unit>(unit_of(node, units_.size())));
       unit_of_[node] = units_.back().get();
@@ -136,6 +137,7 @@ class Grouping {
 
  private:
   bool suits(const Unit& a, const Unit& b) const {
+    if (later_.count(a.nodes.front()) != later_.count(b.nodes.front())) return false;
     if (a.instructions == 0 || a.instructions + b.instructions > kMaxInstructions) return false;
     if (common_shape(a, b) == nullptr) return false;
     std::set<const Value*> inputs;
@@ -246,6 +248,7 @@ class Grouping {
   }
 
   Graph& graph_;
+  NodeSet later_;  // what the second half computes must not be computed in the first, and kept
   std::vector<std::unique_ptr<Unit>> units_;
   std::unordered_map<const Node*, Unit*> unit_of_;
 };

@@ -4,6 +4,7 @@
 
 #include "gradient/activity.hpp"
 #include "gradient/reverse.hpp"
+#include "graph/halves.hpp"
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
 #include "ops/custom/callback.hpp"
@@ -51,13 +52,6 @@ void remove_stops(Graph& graph) {
   }
 }
 
-const Value* seen_by(const Value* view) {
-  while (view->producer != nullptr && view->producer->def != nullptr && view->producer->def->is_view) {
-    view = view->producer->inputs.at(0);
-  }
-  return view;
-}
-
 /// What a node that PyTorch runs keeps for its gradient; null when it is another node, or keeps nothing.
 const Value* context_of(const Node& node) {
   if (node.op != "PythonOp" && node.op != "ATen") return nullptr;
@@ -66,13 +60,11 @@ const Value* context_of(const Node& node) {
 
 /// Adds a value, and those that may have been handed on to it as they are: by a body, or by a function that kept them.
 void add_with_sources(const Value* v, ValueSet& found) {
-  v = seen_by(v);
+  v = memory_of(v);
   if (!found.insert(v).second || v->producer == nullptr) return;
   if (v->producer->subgraphs.empty() && context_of(*v->producer) != v) return;
   for_each_read(*v->producer, [&](const Value* source) { add_with_sources(source, found); });
 }
-
-bool reads_extents_only(const Node& node) { return node.domain.empty() && (node.op == "Shape" || node.op == "Size"); }
 
 }  // namespace
 
@@ -83,7 +75,7 @@ ReadLater find_read_later(const ModuleGraph& module) {
   for (const Node* node : module.graph->nodes()) {
     if (is_later && !reads_extents_only(*node)) {
       for_each_read(*node, [&](const Value* v) {
-        read.insert(seen_by(v));
+        read.insert(memory_of(v));
         add_with_sources(v, handed_on);
       });
     }
@@ -94,12 +86,12 @@ ReadLater find_read_later(const ModuleGraph& module) {
     if (handed_on.count(module.graph->inputs[i]) != 0) later.inputs.push_back(i);
   }
   for (std::size_t k = 0; k < module.user_outputs; ++k) {
-    const Value* output = seen_by(module.graph->outputs[k]);
+    const Value* output = memory_of(module.graph->outputs[k]);
     if (read.count(output) != 0) later.outputs.push_back(k);
     if (output->producer != nullptr && context_of(*output->producer) != nullptr) later.kept.push_back(k);
   }
   for (std::size_t k = module.user_outputs; k < module.graph->outputs.size(); ++k) {
-    const Node* producer = seen_by(module.graph->outputs[k])->producer;
+    const Node* producer = memory_of(module.graph->outputs[k])->producer;
     if (producer != nullptr && runs_foreign_code(*producer)) later.gradients.push_back(k - module.user_outputs);
   }
   return later;
@@ -145,6 +137,8 @@ ModuleGraph add_module_gradients(std::unique_ptr<Graph> graph, std::span<const s
     const std::vector<Value*> seeds = add_yield(*graph, module.seeds);
     const std::vector<Value*> gradients = add_gradients(*graph, outputs, seeds, wrt);
     graph->outputs.insert(graph->outputs.end(), gradients.begin(), gradients.end());
+    graph->first_gradient = module.user_outputs;
+    graph->gradient_count = gradients.size();
   }
   remove_stops(*graph);
   graph->remove_dead_nodes();

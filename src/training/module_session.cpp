@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "graph/clone.hpp"
 #include "model/export.hpp"
@@ -201,8 +202,13 @@ struct ModuleSession::Impl {
 
 ModuleSession::ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner,
                              std::vector<std::string> requires_grad, const SessionOptions& options,
-                             std::span<const std::string> constant_outputs) {
+                             std::span<const std::string> constant_outputs,
+                             std::span<const std::string> steady_inputs) {
   Imported imported = import(onnx_io::read_model(bytes, std::move(owner)), options);
+  const std::set<std::string_view> steady(steady_inputs.begin(), steady_inputs.end());
+  for (const Value* v : imported.graph->inputs) {
+    if (steady.count(v->name) != 0) imported.graph->steady_inputs.push_back(v);
+  }
   impl_ = std::make_unique<Impl>(std::move(imported), std::move(requires_grad), options, constant_outputs);
 }
 

@@ -23,9 +23,12 @@ namespace backpass {
 class ModuleSession {
  public:
   /// `requires_grad`: inputs of the model whose gradients backward() gives. `constant_outputs`: outputs that are not to
-  /// be differentiated, such as new values of buffers. Throws listing every problem.
+  /// be differentiated, such as new values of buffers. `steady_inputs`: those that nobody changes between forward() and
+  /// backward(), parameters: backward() may read them, to compute again what it would have to keep. Throws listing
+  /// every problem.
   ModuleSession(std::string_view bytes, std::shared_ptr<const void> owner, std::vector<std::string> requires_grad,
-                const SessionOptions& options, std::span<const std::string> constant_outputs = {});
+                const SessionOptions& options, std::span<const std::string> constant_outputs = {},
+                std::span<const std::string> steady_inputs = {});
   ~ModuleSession();
 
   const std::vector<ValueInfo>& inputs() const;

@@ -154,6 +154,8 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   trainable_ = std::move(unwrapping.trainable);
   updated_ = std::move(unwrapping.updated);
   const std::size_t user_outputs = graph.outputs.size() - trainable_.size() - updated_.size();
+  graph.first_gradient = user_outputs;
+  graph.gradient_count = trainable_.size();
   for (Value* v : graph.inputs) {
     if (parameters.count(v->name) != 0) {
       impl_->sources.push_back(-1 - static_cast<std::ptrdiff_t>(parameters_.size()));

@@ -73,6 +73,7 @@ class GraphReader {
     while (text_.take("captures")) capture(graph, *outer);
     while (!text_.take("return")) line(graph);
     do {
+      if (text_.take("gradient") && graph.gradient_count++ == 0) graph.first_gradient = graph.outputs.size();
       text_.expect("%");
       graph.outputs.push_back(named(text_.until(",%'= \n")));
     } while (text_.take(","));

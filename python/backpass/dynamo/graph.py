@@ -44,9 +44,10 @@ class CompiledGraph(CompiledModule):
         self.connect({name: (state, name) for name in state})
         fed = self.feeds(examples) if examples is not None and torch.is_grad_enabled() else []
         wanted = [spec.name for spec, tensor in zip(exported.inputs, fed, strict=False) if tensor.requires_grad]
+        weights = {s.name for s, t in zip(exported.inputs, fed, strict=False) if isinstance(t, torch.nn.Parameter)}
         report.nodes, report.fallbacks = len(model.graph.node), [f.op for f in exported.fallbacks]
         with _disable_current_modes():
-            self.engine = self.load(model, wanted, options.session_options)
+            self.engine = self.load(model, wanted, options.session_options, weights)
         self._report = report
         self._baseline = module if options.assert_allclose_to_baseline else None
 

@@ -70,12 +70,22 @@ class CompiledModule:
         ]
 
     def load(
-        self, model: onnx.ModelProto, requires_grad: Sequence[str], options: _core.SessionOptions | None
+        self,
+        model: onnx.ModelProto,
+        requires_grad: Sequence[str],
+        options: _core.SessionOptions | None,
+        parameters: Collection[str] = (),
     ) -> EngineGraph:
-        """The exported model, or what was made of it, in the engine."""
+        """The exported model, or what was made of it, in the engine. `parameters` are inputs that are some, besides
+        those the export knows."""
         constant = [model.graph.output[i].name for i in self._constant]
         names = [spec.name for spec in self.inputs]
-        return EngineGraph(model.SerializeToString(), names, requires_grad, options, constant)
+        weights = [
+            spec.name
+            for i, spec in enumerate(self.inputs)
+            if (spec.kind == "parameter" or spec.name in parameters) and i not in self.overwritten
+        ]
+        return EngineGraph(model.SerializeToString(), names, requires_grad, options, constant, weights)
 
     def lost_gradients(self, graph: EngineGraph) -> list[OutputSpec]:
         """Arguments that get values with gradients: these would be lost, for they get no part in autograd's graph."""

@@ -45,14 +45,17 @@ class EngineGraph:
         requires_grad: Sequence[str] = (),
         options: _core.SessionOptions | None = None,
         constant_outputs: Sequence[str] = (),
+        parameters: Sequence[str] = (),
     ) -> None:
         """`requires_grad` names the inputs whose gradients are wanted; without any, calls leave nothing to autograd.
-        `constant_outputs` are those that autograd is not to differentiate."""
+        `constant_outputs` are those that autograd is not to differentiate. `parameters`, among the inputs, may be read
+        by the backward pass to compute again what would have to be kept: as with torch, they must not change before
+        it."""
         places = {name: i for i, name in enumerate(input_names)}
         self.input_names = list(input_names)
         self.requires_grad = list(requires_grad)
         self.session = _core.ModuleSession.from_bytes(
-            model, self.requires_grad, options or _core.SessionOptions(), list(constant_outputs)
+            model, self.requires_grad, options or _core.SessionOptions(), list(constant_outputs), list(parameters)
         )
         self.spent = Spent()
         self._is_random = self.session.is_random()

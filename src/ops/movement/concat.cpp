@@ -104,7 +104,8 @@ const Register concat_op{{.name = "Concat",
                           .types = types::movable,
                           .infer = infer,
                           .prepare = prepare,
-                          .gradient = gradient}};
+                          .gradient = gradient,
+                          .is_one_pass = true}};
 
 const Register concat_training{{.name = "ConcatTraining",
                                 .domain = "com.microsoft",

@@ -120,7 +120,8 @@ const Register expand{{.name = "Expand",
                        .types = types::movable,
                        .infer = infer_expand,
                        .prepare = prepare_expand,
-                       .gradient = expand_gradient}};
+                       .gradient = expand_gradient,
+                       .is_one_pass = true}};
 
 const Register tile{{.name = "Tile",
                      .since = 13,

@@ -253,7 +253,8 @@ const Register slice{{.name = "Slice",
                       .infer = infer_slice,
                       .prepare = prepare_slice,
                       .gradient = slice_gradient,
-                      .fused_gradient = slice_fused_gradient}};
+                      .fused_gradient = slice_fused_gradient,
+                      .is_one_pass = true}};
 
 const Register slice_grad{{.name = "SliceGrad",
                            .domain = "com.microsoft",

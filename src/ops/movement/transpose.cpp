@@ -70,7 +70,8 @@ const Register transpose{{.name = "Transpose",
                           .types = movement::any_type,
                           .infer = infer,
                           .prepare = prepare,
-                          .gradient = gradient}};
+                          .gradient = gradient,
+                          .is_one_pass = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -46,6 +46,16 @@ void fold_batch_norm(T* scale, T* bias, const T* mean, const T* variance, std::i
   }
 }
 
+/// The same from inverse deviations, as they were stored.
+template <class T>
+void fold_batch_norm(T* scale, T* bias, const T* mean, const T* inverse, std::int64_t channels) {
+  for (std::int64_t i = 0; i < channels; ++i) {
+    const double factor = static_cast<double>(scale[i]) * static_cast<double>(inverse[i]);
+    bias[i] = static_cast<T>(static_cast<double>(bias[i]) - static_cast<double>(mean[i]) * factor);
+    scale[i] = static_cast<T>(factor);
+  }
+}
+
 template <class T>
 void apply_batch_norm(const BatchNormShape& s, const T* x, const T* factor, const T* offset, T* y) {
   if (s.area == 1) {

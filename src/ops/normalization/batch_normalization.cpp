@@ -76,7 +76,8 @@ void store_as(DType dtype, void* to, std::int64_t i, T value) {
   visit_real(dtype, [&]<class U>() { static_cast<U*>(to)[i] = static_cast<U>(value); });
 }
 
-/// Outputs: Y, running mean, running variance, and for BatchNormInternal batch mean, batch inverse deviation.
+/// Outputs: Y (BatchNormInternal may leave it out), running mean, running variance, and for BatchNormInternal batch
+/// mean, batch inverse deviation.
 Kernel prepare_training(PrepareContext& c) {
   BatchNormShape s = shape_of(c);
   std::vector<DType> dtypes;
@@ -93,7 +94,7 @@ Kernel prepare_training(PrepareContext& c) {
       std::int64_t n = s.channels;
       T* p = reinterpret_cast<T*>(a.scratch + scratch);
       T* mean = p + 4 * n;
-      T* variance = p + 5 * n;
+      T* variance = p + 5 * n;  // and then its inverse root, as the gradient will read it
       for (std::size_t i = 1; i <= 4; ++i) {
         widen_to(p + static_cast<std::int64_t>(i - 1) * n, a.inputs[i], dtypes[i], n);
       }
@@ -105,9 +106,11 @@ Kernel prepare_training(PrepareContext& c) {
         store_as(stat_type, out(1), i, static_cast<double>(p[2 * n + i]) * momentum + m * (1 - momentum));
         store_as(stat_type, out(2), i, static_cast<double>(p[3 * n + i]) * momentum + v * (1 - momentum));
         store_as(stat_type, out(3), i, m);
-        store_as(stat_type, out(4), i, 1 / std::sqrt(v + epsilon));
+        variance[i] = static_cast<T>(1 / std::sqrt(v + epsilon));
+        store_as(stat_type, out(4), i, variance[i]);
       }
-      fold_batch_norm(p, p + n, mean, variance, n, epsilon);
+      if (out(0) == nullptr) return;
+      fold_batch_norm(p, p + n, mean, variance, n);
       apply_batch_norm(s, a.in<T>(0), p, p + n, a.out<T>(0));
     });
   };

@@ -116,7 +116,8 @@ const Register kLayerNorm({.name = "LayerNormalization",
                            .gradient = layer_norm_gradient,
                            .fused_gradient = layer_norm_fused_gradient,
                            .half_through_float = true,
-                           .in_place_input = 0});
+                           .in_place_input = 0,
+                           .is_one_pass = true});
 
 const Register kRmsNorm({.name = "RMSNormalization",
                          .since = 23,
@@ -128,7 +129,8 @@ const Register kRmsNorm({.name = "RMSNormalization",
                          .gradient = rms_norm_gradient,
                          .fused_gradient = rms_norm_fused_gradient,
                          .half_through_float = true,
-                         .in_place_input = 0});
+                         .in_place_input = 0,
+                         .is_one_pass = true});
 
 OpDef simplified(std::string_view domain) {
   return {.name = "SimplifiedLayerNormalization",
@@ -143,7 +145,8 @@ OpDef simplified(std::string_view domain) {
           .gradient = rms_norm_gradient,
           .fused_gradient = rms_norm_fused_gradient,
           .half_through_float = true,
-          .in_place_input = 0};
+          .in_place_input = 0,
+          .is_one_pass = true};
 }
 
 const Register kSimplified(simplified(""));

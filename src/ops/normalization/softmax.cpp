@@ -53,7 +53,8 @@ OpDef definition(std::string_view name, std::string_view doc) {
           .gradient = gradient<log>,
           .fused_gradient = fused_gradient<log>,
           .half_through_float = true,
-          .in_place_input = 0};
+          .in_place_input = 0,
+          .is_one_pass = true};
 }
 
 const Register kSoftmax(definition<false>("Softmax", "exponentials along an axis, scaled to sum 1"));

@@ -100,6 +100,7 @@ const Register kDropout({.name = "Dropout",
                          .gradient = gradient,
                          .fused_gradient = fused_gradient,
                          .in_place_input = 0,
+                         .is_one_pass = true,
                          .is_random = true});
 
 /// Until opset 9 the mask had the element type of the data.

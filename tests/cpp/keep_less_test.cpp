@@ -1,0 +1,145 @@
+// Gradients of random networks, with what keep_less computes again and without: the same bits, in less memory.
+#include <cstring>
+
+#include "gradient/reverse.hpp"
+#include "pass_testing.hpp"
+#include "passes/manager.hpp"
+#include "support/parallel.hpp"
+#include "support/random_seed.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::int64_t kRows = 48;
+constexpr std::int64_t kWidth = 256;
+
+/// A network of layers that are chosen at random, and its gradients. The same number gives the same network.
+class RandomNetwork : public PassFixture {
+ public:
+  explicit RandomNetwork(unsigned number) {
+    generator.seed(number);
+    values_.push_back(input({kRows, kWidth}, DType::float32, {"n"}));
+    Tensor yes(DType::boolean, {});
+    *yes.as<bool>() = true;
+    train_ = b.constant(yes);
+    ratio_ = b.constant(Tensor::scalar_float(0.25F));
+    for (int i = 0; i < 14; ++i) values_.push_back(layer());
+    output(b.op("ReduceMean", {values_.back(), b.ints({-1})}));
+    if (pick(2) == 0) output(values_[values_.size() / 2]);
+    std::vector<Value*> outputs = graph.outputs;
+    std::vector<Value*> wrt = graph.inputs;
+    std::vector<Value*> seeds;
+    for (Value* y : outputs) seeds.push_back(b.op("Identity", {y}));  // no constants, which would be folded
+    const std::vector<Value*> gradients = add_gradients(graph, outputs, seeds, wrt);
+    graph.first_gradient = outputs.size();
+    graph.gradient_count = gradients.size();
+    graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  }
+
+  /// Outputs and gradients, and the peak of the plan.
+  std::vector<Tensor> trained(const std::vector<std::string>& disabled, int threads, std::int64_t& peak) {
+    PassManager manager({.disabled = disabled, .verify = true});
+    manager.run(graph, Side::after);
+    for (const Report& report : manager.reports()) repeated += report.pass == "keep_less" ? 1 : 0;
+    std::unique_ptr<Program> program = make_program(graph);
+    Executable executable(*program, 1, nullptr);
+    const ThreadScope scope(threads);
+    const RandomScope random(RandomRun{5, 3});
+    peak = executable.binding_for(feeds)->report.peak_bytes;
+    std::vector<Tensor> results;
+    for (const RuntimeValue& v : executable.run(feeds)) results.push_back(v.tensor);
+    return results;
+  }
+
+  int repeated = 0;
+
+ private:
+  std::size_t pick(std::size_t count) { return generator() % count; }
+  Value* any() { return values_[values_.size() - 1 - pick(std::min<std::size_t>(values_.size(), 4))]; }
+  Value* parameter(Dims dims) { return input(std::move(dims)); }
+
+  Value* layer() {
+    static const char* const kUnary[] = {"Relu", "Tanh", "Sigmoid", "Gelu", "Sin", "Softplus", "Neg", "Abs"};
+    static const char* const kBinary[] = {"Add", "Mul", "Sub", "Max"};
+    Value* x = any();
+    switch (pick(10)) {
+      case 0:
+      case 1:
+        return b.op("MatMul", {x, parameter({kWidth, kWidth})});
+      case 2:
+        return b.op("LayerNormalization", {x, parameter({kWidth}), parameter({kWidth})});
+      case 3:
+        return b.op("Softmax", {x});
+      case 4:
+        return b.op("Dropout", {x, ratio_, train_});
+      case 5:
+        return b.op(kBinary[pick(4)], {x, any()});
+      case 6:
+        return b.op("Mul", {x, parameter({1, kWidth})});
+      case 7:
+        return b.op("Sub", {x, b.op("ReduceMean", {x, b.ints({-1})})});
+      case 8: {
+        Value* heads = b.op("Reshape", {x, b.ints({-1, 4, kWidth / 4})});
+        return b.op("Reshape", {b.op(kUnary[pick(8)], {heads}), b.ints({-1, kWidth})});
+      }
+      default:
+        return b.op(kUnary[pick(8)], {x});
+    }
+  }
+
+  std::vector<Value*> values_;
+  Value* train_ = nullptr;
+  Value* ratio_ = nullptr;
+};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.data(), b.data(), a.bytes()) == 0;
+}
+
+TEST(KeepLess, GradientsHaveTheSameBits) {
+  int repeated = 0;
+  std::int64_t saved = 0;
+  for (unsigned number = 0; number < 40; ++number) {
+    SCOPED_TRACE(number);
+    std::int64_t without = 0;
+    const std::vector<Tensor> expected = RandomNetwork(number).trained({"keep_less"}, 1, without);
+    for (int threads : {1, 2}) {
+      RandomNetwork network(number);
+      std::int64_t with = 0;
+      const std::vector<Tensor> found = network.trained({}, threads, with);
+      ASSERT_EQ(found.size(), expected.size());
+      for (std::size_t i = 0; i < found.size(); ++i) ASSERT_TRUE(same_bits(found[i], expected[i])) << "output " << i;
+      repeated += network.repeated;
+      saved += without - with;
+    }
+  }
+  EXPECT_GT(repeated, 100);
+  EXPECT_GT(saved, 0);
+}
+
+/// h = h + tanh(h + w), as often as wanted: each sum follows from those before it.
+struct Residuals : PassFixture {
+  explicit Residuals(int length) {
+    Value* h = b.op("MatMul", {input({kRows, kWidth}), input({kWidth, kWidth})});
+    std::vector<Value*> inner;
+    for (int i = 0; i < length; ++i) {
+      inner.push_back(b.op("MatMul", {h, input({kWidth, kWidth})}));
+      h = b.op("Add", {h, b.op("Tanh", {inner.back()})});
+    }
+    output(b.op("ReduceSum", {h, b.ints({0, 1})}));
+    std::vector<Value*> gradients = add_gradients(graph, graph.outputs, std::vector<Value*>{nullptr}, graph.inputs);
+    graph.first_gradient = 1;
+    graph.gradient_count = gradients.size();
+    graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  }
+};
+
+TEST(KeepLess, LongChainsAreNotRepeatedFromTheirBeginning) {
+  Residuals network(40);
+  const std::size_t before = network.graph.nodes().size();
+  network.apply(keep_less);
+  EXPECT_LT(network.graph.nodes().size(), before + 40 * 12);
+}
+
+}  // namespace
+}  // namespace backpass
