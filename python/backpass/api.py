@@ -321,6 +321,11 @@ class Module:
         return self._session.plan(_numbered(inputs, codes))
 
     @_in_turn
+    def pass_reports(self) -> list[_core.Report]:
+        """What was folded, merged and fused, and what the backward pass makes again to stay within ``max_memory``."""
+        return self._session.pass_reports()
+
+    @_in_turn
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
         return Profile(self._session.take_profile())

@@ -254,6 +254,11 @@ struct OpDef {
   bool is_tile_program = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
+  /// Random, but its numbers follow from the node's name and the run: a second node of that name gives the same result.
+  bool is_repeatable = false;
+  /// How many operations it takes, as an expression of extents; null: about one per element of its outputs. For nodes
+  /// whose operands have known ranks.
+  Dim (*flops)(const Node&) = nullptr;
 };
 
 /// Makes an operator known; lives in static storage of the operator's file.

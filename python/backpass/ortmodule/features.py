@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import backpass
+from backpass.ortmodule import memory
 from backpass.profile import Profile
 from backpass.torch import callbacks
 
@@ -35,7 +36,7 @@ def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
             options.enable_custom_autograd_function,
             f"{len(functions)} torch.autograd.Function(s) called back" if functions else "none in this module",
         ),
-        ("Memory Optimizer", False, _NOT_YET),
+        ("Memory Optimizer", *memory.note(options)),
         ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
         (" - FLOP Reduction", False, _NOT_YET),
         (" - Label Sparsity", False, _NOT_YET),

@@ -100,7 +100,8 @@ const Register kDropout({.name = "Dropout",
                          .gradient = gradient,
                          .fused_gradient = fused_gradient,
                          .in_place_input = 0,
-                         .is_random = true});
+                         .is_random = true,
+                         .is_repeatable = true});
 
 /// Until opset 9 the mask had the element type of the data.
 void lift_before_10(Builder&, Node& node) {
