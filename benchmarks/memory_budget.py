@@ -31,7 +31,7 @@ class Trained:
         self.module = ORTModule(copy.deepcopy(module), options=RuntimeOptions(max_memory=share, num_threads=threads))
         self.share = share
         self.times: list[float] = []
-        self.first = self.step()
+        self.step()
 
     def step(self) -> float:
         began = time.perf_counter()
@@ -42,9 +42,10 @@ class Trained:
 
     def chosen(self) -> str:
         (variant,) = self.module._manager.variants
-        (graph,) = variant.graphs.values()
-        lines = [r.what for r in graph.session.pass_reports() if r.pass_name == "recompute"]
-        return lines[0] if lines else "nothing is made again"
+        session = next(iter(variant.graphs.values())).session
+        lines = [r.what for r in session.pass_reports() if r.pass_name == "recompute"]
+        seconds = {t.pass_name: t.seconds for t in session.pass_times()}.get("recompute", 0)
+        return f"{lines[0]}; decided in {seconds:.2f} s" if lines else "nothing is made again"
 
     def turn(self, steps: int) -> None:
         self.step()
@@ -65,10 +66,8 @@ def compare(network: str, shares: list[float], arguments: Any) -> None:
     base = statistics.median(plain.times)
     for rival in rivals:
         spent = statistics.median(rival.times)
-        decided = rival.first - plain.first
         print(
-            f"{network:14} {rival.share or 1:5.2f}  {1e3 * spent:8.1f} ms  {spent / base:5.2f}  "
-            f"first step {decided:+.2f} s  {rival.chosen()}",
+            f"{network:14} {rival.share or 1:5.2f}  {1e3 * spent:8.1f} ms  {spent / base:5.2f}  {rival.chosen()}",
             flush=True,
         )
 

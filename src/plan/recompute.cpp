@@ -153,27 +153,28 @@ RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget,
   Search search(outline);
   const std::vector<State> blocks = search.between_blocks();
   RecomputeResult result;
-  auto fits = [&](State& state) {
+  auto take_if_it_fits = [&](const State& state) {
     const std::size_t peak = measure(state.kept);
-    if (result.least_peak == 0 || peak < result.least_peak) result.least_peak = peak;
-    if (peak > budget) return peak;
-    result.found = Recomputation{std::move(state.kept), peak, state.result.cost};
+    if (peak <= budget) result.found = Recomputation{state.kept, peak, state.result.cost};
     return peak;
   };
   // Places in an arena leave gaps: what does not fit by them is looked for again with less.
   constexpr int kTries = 6;
   std::size_t target = budget;
   for (int i = 0; i < kTries && !result.found; ++i) {
-    std::optional<State> state = cheapest(search, blocks, target);
+    const std::optional<State> state = cheapest(search, blocks, target);
     if (!state) break;
-    const std::size_t peak = fits(*state);
+    const std::size_t peak = take_if_it_fits(*state);
     if (peak > budget) target -= std::min(target, peak - budget);
   }
   if (result.found) return result;
-  State least = search.drop_until(0);
-  fits(least);
-  for (State state : blocks) {
-    if (!result.found) fits(state);
+  // The same for every budget, so that the least that is found here is one that can be had.
+  std::vector<State> least = blocks;
+  least.push_back(search.drop_until(0));
+  for (const State& state : least) {
+    const std::size_t peak = take_if_it_fits(state);
+    if (result.found) return result;
+    if (result.least_peak == 0 || peak < result.least_peak) result.least_peak = peak;
   }
   return result;
 }

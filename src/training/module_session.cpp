@@ -309,7 +309,12 @@ std::vector<Report> ModuleSession::pass_reports() {
   return reports;
 }
 
-std::vector<PassTime> ModuleSession::pass_times() { return impl_->variant_for(impl_->expectation())->passes.times(); }
+std::vector<PassTime> ModuleSession::pass_times() {
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  std::vector<PassTime> times = variant->passes.times();
+  if (const auto plan = variant->plan->current(); !plan->reports.empty()) times.push_back({"recompute", plan->seconds});
+  return times;
+}
 
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);

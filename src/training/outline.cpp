@@ -11,6 +11,9 @@ namespace {
 // Operations that take as long as moving a byte between processor and memory.
 constexpr double kOperationsPerByte = 8;
 
+// What is smaller than this part of the peak stays, such as statistics of normalisations.
+constexpr std::size_t kSmallShare = 10000;
+
 std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 const BoundValue& bound(const Binding& binding, int v) { return binding.values[static_cast<std::size_t>(v)]; }
@@ -117,7 +120,9 @@ class OutlineMaker {
       for (int v : sub.captured) value(value(v).root).is_choosable = false;
     }
     if (!step.runs || !step.is_forward || !step.is_repeatable || step.is_view) return;
-    for (int v : step.outputs) value(v).is_choosable = value(v).bytes > 0 && !value(v).is_kept_to_the_end;
+    for (int v : step.outputs) {
+      value(v).is_choosable = value(v).bytes * kSmallShare > binding_.arena_bytes && !value(v).is_kept_to_the_end;
+    }
   }
 
   const Program& program_;

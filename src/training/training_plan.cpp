@@ -1,6 +1,7 @@
 #include "training/training_plan.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <unordered_map>
 
@@ -163,6 +164,7 @@ std::shared_ptr<ReadyPlan> TrainingPlan::ready_for(std::span<const RuntimeValue>
 std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> inputs, std::size_t needed,
                                                 std::size_t budget) {
   if (needed <= budget && options_.recompute.empty()) return plain_;
+  const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<Program> ordered = make_program(*ordered_);
   const Program& program = *ordered;
   const std::unique_ptr<Binding> binding = make_binding(program, inputs);
@@ -189,6 +191,7 @@ std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> in
   }
   std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.found->kept));
   ready->reports = describe(program, outline, operations, *result.found, needed);
+  ready->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return ready;
 }
 

@@ -28,7 +28,8 @@ struct ReadyPlan {
   const Graph* graph = nullptr;
   std::unique_ptr<Program> program;
   std::unique_ptr<Executable> executable;
-  Reports reports;  ///< what is made again
+  Reports reports;     ///< what is made again
+  double seconds = 0;  ///< that it took to decide
 };
 
 class TrainingPlan {

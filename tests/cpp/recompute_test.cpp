@@ -8,9 +8,11 @@
 
 #include "expect_error.hpp"
 #include "graph_text.hpp"
+#include "model/training_graph.hpp"
 #include "onnx_io/writer.hpp"
 #include "plan/repeat.hpp"
 #include "training/module_session.hpp"
+#include "training/step_model.hpp"
 #include "training_testing.hpp"
 
 namespace backpass {
@@ -24,7 +26,8 @@ constexpr std::int64_t kWidth = 32, kRows = 8;
 /// Layers drawn at random over x: [n, kRows, kWidth], all of that shape; parameters are inputs.
 class RandomNetwork {
  public:
-  explicit RandomNetwork(unsigned seed, int layers) : random_(seed) {
+  explicit RandomNetwork(unsigned seed, int layers, bool has_statistics = true)
+      : random_(seed), has_statistics_(has_statistics) {
     model_ = onnx_io::make_model();
     model_.opset_import = {{"", 23}};
     model_.graph.input = {make_info("x", {-1, kRows, kWidth})};
@@ -41,6 +44,10 @@ class RandomNetwork {
   ModuleSession session(const SessionOptions& options) const {
     const auto bytes = std::make_shared<const std::string>(onnx_io::write_model(model_));
     return {*bytes, bytes, trained_, options, statistics_};
+  }
+
+  TrainingModels training_models() const {
+    return build_training_models(model_, {trained_, {}, {model_.graph.output[0].name}});
   }
 
   Values feeds(std::int64_t n) const {
@@ -91,6 +98,7 @@ class RandomNetwork {
       case 4:
         return add("LayerNormalization", {x, parameter({kWidth}), parameter({kWidth})});
       case 5: {
+        if (!has_statistics_) return add("Tanh", {x});
         const std::string name = "s" + std::to_string(model_.graph.node.size());
         statistics_.insert(statistics_.end(), {name + "_mean", name + "_var"});
         return add("BatchNormalization",
@@ -105,6 +113,7 @@ class RandomNetwork {
   }
 
   std::mt19937 random_;
+  bool has_statistics_;
   onnx_io::ModelProto model_;
   Names values_, trained_, statistics_;
 };
@@ -127,6 +136,12 @@ void expect_same_bits(const Values& a, const Values& b) {
     ASSERT_EQ(a[i].tensor.dims(), b[i].tensor.dims()) << i;
     EXPECT_EQ(std::memcmp(a[i].tensor.data(), b[i].tensor.data(), a[i].tensor.bytes()), 0) << i;
   }
+}
+
+std::string print_reports(ModuleSession& session) {
+  std::string lines;
+  for (const Report& report : session.pass_reports()) lines += report.pass == "recompute" ? report.what + "\n" : "";
+  return lines;
 }
 
 /// The smallest share that the message asks for.
@@ -207,6 +222,53 @@ TEST(Recompute, PassesUnderWayKeepTheirPlan) {
   later.insert(later.end(), of_second.begin(), of_second.end());
   expect_same_bits(one_step(plain, small), outputs);
   expect_same_bits(one_step(plain, large), later);
+}
+
+/// Gradients of a step that replaces and one that adds.
+std::vector<Tensor> two_steps(const RandomNetwork& network, const SessionOptions& options) {
+  StepModel model(
+      network.training_models().training, [](const std::string& name) { return name[0] == 'p'; }, options);
+  Values feeds = network.feeds(4);
+  std::vector<Tensor> parameters, gradients;
+  for (std::size_t i = 1; i < feeds.size(); ++i) parameters.push_back(feeds[i].tensor);
+  for (const ParameterInfo& info : model.parameter_infos()) gradients.emplace_back(info.dtype, info.dims);
+  feeds.resize(1);
+  RandomSource random;
+  random.restore({3, 0});
+  model.run(feeds, parameters, StepModel::Gradients::replace, gradients, {}, random);
+  const double first = static_cast<double>(model.plan(feeds, parameters, gradients).peak_bytes);
+  model.run(feeds, parameters, StepModel::Gradients::add, gradients, {}, random);
+  EXPECT_TRUE(options.max_memory <= 1 || first <= options.max_memory);
+  EXPECT_TRUE(options.max_memory == 0 || !model.pass_reports().empty());
+  return gradients;
+}
+
+TEST(Recompute, StepModelsToo) {
+  for (unsigned seed : {31U, 32U, 33U}) {
+    const RandomNetwork network(seed, 16, false);
+    const std::vector<Tensor> plain = two_steps(network, {});
+    const std::vector<Tensor> found = two_steps(network, {.max_memory = 0.85});
+    ASSERT_EQ(plain.size(), found.size());
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_EQ(std::memcmp(plain[i].data(), found[i].data(), plain[i].bytes()), 0) << seed << " " << i;
+    }
+  }
+}
+
+TEST(Recompute, WhatIsAskedFor) {
+  const RandomNetwork network(5, 16);
+  const Values feeds = network.feeds(4);
+  ModuleSession plain = network.session({});
+  const Values expected = one_step(plain, feeds);
+  for (const Names& asked : {Names{"cheap"}, Names{"blocks"}, Names{"Tanh+Gelu+:1:-1", "Dropout:1:1", "Sin:0:2"}}) {
+    ModuleSession session = network.session({.recompute = asked});
+    expect_same_bits(expected, one_step(session, feeds));
+    EXPECT_NE(print_reports(session), "") << asked[0];
+  }
+  for (const char* wrong : {"Gelu", "Gelu:1", "Gelu:3:1", "Gelu:1:-2", "Gelu:1:x", ""}) {
+    expect_error<InvalidInput>([&] { network.session({.recompute = {wrong}}); },
+                               {"recompute: got ", wrong, "expected 'cheap', 'blocks', or operators"});
+  }
 }
 
 /// a -> b -> c, each read by its gradient; d is random.

@@ -53,6 +53,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+# What can be had at least; gradients of convolutions need memory of their own.
+SURE = {"perceptron": 0.5, "encoder": 0.5, "residual": 0.8}
+
+
 def graph_of(module: Any) -> Any:
     return next(iter(module._manager.variants[0].graphs.values()))
 
@@ -90,7 +94,7 @@ def test_the_same_bits(name: str, threads: int) -> None:
         except InvalidInput as error:
             share = least_share(error)
             found, module = train(name, threads, max_memory=share)
-        assert share == wanted or wanted < 0.5
+        assert share == wanted or wanted < SURE[name]
         for a, b in zip(plain, found, strict=True):
             assert torch.equal(a, b)
         before, after = summary(module).removeprefix("peak ").split(" bytes")[0].split(" -> ")
