@@ -88,6 +88,7 @@ typedef struct BpSessionOptions {
   double time_limit;           /* seconds that one call may take; 0: no limit */
   BpCancelFlag* cancel;        /* stops calls while it is set; may be released before the session. NULL: none */
   const char* disabled_passes; /* rewriting passes that do not run: names joined by commas. NULL: none */
+  double max_memory;           /* bytes of intermediate values in training, up to 1 a share of them; 0: no limit */
 } BpSessionOptions;
 
 /* ---- Checkpoints. */

@@ -35,6 +35,13 @@ struct SessionOptions {
   std::vector<std::string> disabled_passes = {};
   /// Look at every invariant of the graph after each pass; BACKPASS_VERIFY_PASSES=1 does so, too.
   bool verify_passes = false;
+  /// What the arena may take, PlanReport::peak_bytes: a number of bytes, or at most 1, a share of what it would take
+  /// otherwise. Training computes values of the forward pass again in the backward pass instead of keeping them, as few
+  /// and as cheap ones as suffice. The results are the same to the bit. 0: no limit.
+  double max_memory = 0;
+  /// What training computes again however much memory there is: "cheap", what takes no products; "blocks", all but what
+  /// stands between blocks; or results of operators, "Gelu+Dropout:1:2" (0: not, 1: yes; how many at most, -1: all).
+  std::vector<std::string> recompute = {};
 };
 
 /// Name and static type of an input or output. Extents are numbers, or names for what may vary.

@@ -106,6 +106,9 @@ class TrainingSession {
 
   /// The plan of a training step for these inputs.
   PlanReport plan(std::span<const RuntimeValue> inputs) const;
+  /// What rewriting passes did to the training model, and what its backward pass makes again
+  /// (SessionOptions::max_memory).
+  std::vector<Report> pass_reports() const;
   /// Steps recorded since the last call (needs SessionOptions::profile).
   std::vector<StepRecord> take_profile() const;
 

@@ -126,7 +126,7 @@ class CancelFlag:
 class SessionOptions:
     """How a session runs; every default is automatic."""
 
-    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None, disabled_passes: Sequence[str] = [], verify_passes: bool = False) -> None: ...
+    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None, disabled_passes: Sequence[str] = [], verify_passes: bool = False, max_memory: float = 0.0, recompute: Sequence[str] = []) -> None: ...
 
     def __repr__(self) -> str: ...
 
@@ -189,6 +189,20 @@ class SessionOptions:
 
     @verify_passes.setter
     def verify_passes(self, arg: bool, /) -> None: ...
+
+    @property
+    def max_memory(self) -> float:
+        """bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit is made again by the backward pass; 0: no limit"""
+
+    @max_memory.setter
+    def max_memory(self, arg: float, /) -> None: ...
+
+    @property
+    def recompute(self) -> list[str]:
+        """what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as 'Gelu+Dropout:1:2'"""
+
+    @recompute.setter
+    def recompute(self, arg: Sequence[str], /) -> None: ...
 
 class ValueInfo:
     """Name and type of an input or output."""
@@ -404,6 +418,8 @@ class TrainingSession:
     def export_model_for_inferencing(self, path: str | os.PathLike, outputs: Sequence[str]) -> None: ...
 
     def plan(self, inputs: list) -> PlanReport: ...
+
+    def pass_reports(self) -> list[Report]: ...
 
     def take_profile(self) -> list[StepRecord]: ...
 

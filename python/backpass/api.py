@@ -300,6 +300,11 @@ class Module:
             codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
             return self._session.plan(_numbered(inputs, codes))
 
+    def pass_reports(self) -> list[_core.Report]:
+        """What was folded, merged and fused, and what the backward pass makes again to stay within ``max_memory``."""
+        with self._state._lock:
+            return self._session.pass_reports()
+
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
         with self._state._lock:

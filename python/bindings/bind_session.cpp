@@ -112,16 +112,17 @@ void bind_options(nb::module_& m) {
           "__init__",
           [](SessionOptions* self, int num_threads, bool optimize, bool reference, bool profile, int binding_cache,
              double time_limit, std::shared_ptr<CancelFlag> cancel, std::vector<std::string> disabled_passes,
-             bool verify_passes) {
-            new (self) SessionOptions{num_threads,   optimize,   reference,         profile,
-                                      binding_cache, time_limit, std::move(cancel), std::move(disabled_passes),
-                                      verify_passes};
+             bool verify_passes, double max_memory, std::vector<std::string> recompute) {
+            new (self) SessionOptions{num_threads,   optimize,   reference,           profile,
+                                      binding_cache, time_limit, std::move(cancel),   std::move(disabled_passes),
+                                      verify_passes, max_memory, std::move(recompute)};
           },
           nb::kw_only(), nb::arg("num_threads") = d.num_threads, nb::arg("optimize") = d.optimize,
           nb::arg("reference") = d.reference, nb::arg("profile") = d.profile,
           nb::arg("binding_cache") = d.binding_cache, nb::arg("time_limit") = d.time_limit,
           nb::arg("cancel") = nb::none(), nb::arg("disabled_passes") = d.disabled_passes,
-          nb::arg("verify_passes") = d.verify_passes)
+          nb::arg("verify_passes") = d.verify_passes, nb::arg("max_memory") = d.max_memory,
+          nb::arg("recompute") = d.recompute)
       .def("__repr__", &describe_fields)
       .def(
           "__reduce__",
@@ -139,7 +140,14 @@ void bind_options(nb::module_& m) {
       .def_rw("time_limit", &SessionOptions::time_limit, "seconds that one call may take; 0: no limit")
       .def_rw("cancel", &SessionOptions::cancel, nb::arg().none(), "a CancelFlag that stops calls, or None")
       .def_rw("disabled_passes", &SessionOptions::disabled_passes, "names of rewriting passes that do not run")
-      .def_rw("verify_passes", &SessionOptions::verify_passes, "look at every invariant of the graph after each pass");
+      .def_rw("verify_passes", &SessionOptions::verify_passes, "look at every invariant of the graph after each pass")
+      .def_rw("max_memory", &SessionOptions::max_memory,
+              "bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit "
+              "is made again by the backward pass; 0: no limit")
+      .def_rw(
+          "recompute", &SessionOptions::recompute,
+          "what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as "
+          "'Gelu+Dropout:1:2'");
 }
 
 void bind_reports(nb::module_& m) {

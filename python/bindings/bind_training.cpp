@@ -96,6 +96,7 @@ void bind_training(nb::module_& m) {
           },
           nb::arg("path"), nb::arg("outputs"), NoGil())
       .def("plan", &plan, nb::arg("inputs"))
+      .def("pass_reports", &TrainingSession::pass_reports)
       .def("take_profile", &TrainingSession::take_profile);
   m.def("set_seed", &set_seed, nb::arg("seed"),
         "Restarts the random numbers of everything that was not restored from a checkpoint.");

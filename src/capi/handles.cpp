@@ -72,6 +72,7 @@ SessionOptions to_options(const BpSessionOptions* options) {
   result.time_limit = options->time_limit;
   if (options->cancel != nullptr) result.cancel = options->cancel->flag;
   if (options->disabled_passes != nullptr) result.disabled_passes = split_names(options->disabled_passes);
+  result.max_memory = options->max_memory;
   return result;
 }
 

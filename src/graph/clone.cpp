@@ -23,16 +23,14 @@ std::unique_ptr<Graph> clone_body(Graph& parent, const Graph& body, ValueMap& ou
   return result;
 }
 
-}  // namespace
-
-void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
+void copy_nodes(Graph& to, std::span<const Node* const> nodes, ValueMap& copies) {
   auto all = [&](const std::vector<Value*>& values) {
     std::vector<Value*> result;
     result.reserve(values.size());
     for (const Value* v : values) result.push_back(copy_of(to, v, copies));
     return result;
   };
-  for (const Node* node : from.nodes()) {
+  for (const Node* node : nodes) {
     Node* copy = to.add_node(node->op, all(node->inputs), all(node->outputs), node->name, node->domain);
     copy->def = node->def;
     copy->opset = node->opset;
@@ -41,7 +39,18 @@ void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
   }
 }
 
+}  // namespace
+
+void clone_into(Graph& to, const Graph& from, ValueMap& copies) {
+  const std::vector<const Node*> nodes(from.nodes().begin(), from.nodes().end());
+  copy_nodes(to, nodes, copies);
+}
+
 Clone clone(const Graph& graph) {
+  return clone(graph, std::vector<const Node*>(graph.nodes().begin(), graph.nodes().end()));
+}
+
+Clone clone(const Graph& graph, std::span<const Node* const> order) {
   Clone result{std::make_unique<Graph>(), {}};
   Graph& copy = *result.graph;
   auto of = [&](const Value* v) { return copy_of(copy, v, result.copies); };
@@ -50,7 +59,7 @@ Clone clone(const Graph& graph) {
   copy.equalities = graph.equalities;
   for (const Capture& c : graph.captures) copy.add_capture(c.outer, of(c.inner));
   for (const Value* v : graph.inputs) copy.inputs.push_back(of(v));
-  clone_into(copy, graph, result.copies);
+  copy_nodes(copy, order, result.copies);
   for (const Value* v : graph.outputs) copy.outputs.push_back(of(v));
   copy.first_gradient = graph.first_gradient;
   copy.gradient_count = graph.gradient_count;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 
 #include "graph/graph.hpp"
 
@@ -23,5 +24,7 @@ struct Clone {
 
 /// A second graph with the same contents; tensors share their data, captures go to the same outer values.
 Clone clone(const Graph& graph);
+/// The same with the nodes in another order, in which producers must come first, too.
+Clone clone(const Graph& graph, std::span<const Node* const> order);
 
 }  // namespace backpass

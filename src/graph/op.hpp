@@ -264,6 +264,9 @@ struct OpDef {
   bool is_random = false;
   /// Hands its inputs to whoever runs the graph and waits for what it gives.
   bool is_pause = false;
+  /// How many operations it takes, as an expression of extents; null: about one per element of its outputs. For nodes
+  /// whose operands have known ranks.
+  Dim (*flops)(const Node&) = nullptr;
 };
 
 /// Makes an operator known; lives in static storage of the operator's file.

@@ -68,16 +68,28 @@ void add_with_sources(const Value* v, ValueSet& found) {
 
 }  // namespace
 
-ReadLater find_read_later(const ModuleGraph& module) {
+NodeSet first_half(const Graph& graph) {
+  NodeSet found;
+  for (const Node* node : graph.nodes()) {
+    found.insert(node);
+    if (is_yield(*node)) break;
+  }
+  return found;
+}
+
+ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated) {
   ValueSet read;
   ValueSet handed_on;
   bool is_later = false;
   for (const Node* node : module.graph->nodes()) {
-    if (is_later && !reads_extents_only(*node)) {
-      for_each_read(*node, [&](const Value* v) {
-        read.insert(memory_of(v));
-        add_with_sources(v, handed_on);
-      });
+    auto add = [&](const Value* v) {
+      read.insert(memory_of(v));
+      add_with_sources(v, handed_on);
+    };
+    if (is_later && !reads_extents_only(*node)) for_each_read(*node, add);
+    for (std::size_t i = 0; repeated.count(node) != 0 && i < node->inputs.size(); ++i) {
+      const Value* v = node->inputs[input_of_copy(*node, i)];
+      if (v != nullptr && !reads_extents_only(*node)) add(v);
     }
     is_later = is_later || is_yield(*node);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.hpp"
+#include "plan/repeat.hpp"
 
 namespace backpass {
 
@@ -27,8 +28,12 @@ struct ReadLater {
   std::vector<std::size_t> gradients;  ///< after the module's outputs, whose memory foreign code may have kept
 };
 
-/// Views look at the memory of what they are views of, so these are more than the values that nodes read.
-ReadLater find_read_later(const ModuleGraph& module);
+/// Views look at the memory of what they are views of, so these are more than the values that nodes read. Nodes in
+/// `repeated` belong to the first half, and may run again in the second.
+ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated = {});
+
+/// The nodes of the first half, the YieldOp included; all where there is none.
+NodeSet first_half(const Graph& graph);
 
 /// For each output: whether it depends differentiably on any of the inputs.
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs);

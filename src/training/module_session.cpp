@@ -11,14 +11,13 @@
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "passes/manager.hpp"
-#include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
-#include "runtime/executable.hpp"
 #include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
 #include "training/module_graph.hpp"
+#include "training/training_plan.hpp"
 
 namespace backpass {
 namespace {
@@ -64,15 +63,16 @@ struct Variant {
   ModuleGraph module;
   PassManager passes;
   ReadLater later;
-  std::unique_ptr<Program> program;
-  std::unique_ptr<Executable> executable;
+  std::unique_ptr<TrainingPlan> plan;
 
   Variant(ModuleGraph graph, Mask mask, PassManager before, const SessionOptions& options, Profiler* profiler)
       : seeded(std::move(mask)), module(std::move(graph)), passes(std::move(before)) {
     if (options.optimize) passes.run(*module.graph, Side::after);
-    later = find_read_later(module);
-    program = make_program(*module.graph);
-    executable = std::make_unique<Executable>(*program, options.binding_cache, profiler);
+    NodeSet forward = first_half(*module.graph);
+    later = find_read_later(module, options.max_memory > 0 || !options.recompute.empty()
+                                        ? nodes_to_repeat(*module.graph, forward)
+                                        : NodeSet());
+    plan = std::make_unique<TrainingPlan>(*module.graph, std::move(forward), options, profiler);
   }
 };
 
@@ -80,13 +80,15 @@ struct Variant {
 
 class ModuleSession::Pending {
  public:
-  Pending(std::shared_ptr<Variant> variant, RandomRun random, std::unique_ptr<Executable::Paused> paused)
-      : variant_(std::move(variant)), random_(random), paused_(std::move(paused)) {}
+  Pending(std::shared_ptr<Variant> variant, std::shared_ptr<ReadyPlan> plan, RandomRun random,
+          std::unique_ptr<Executable::Paused> paused)
+      : variant_(std::move(variant)), plan_(std::move(plan)), random_(random), paused_(std::move(paused)) {}
 
  private:
   friend class ModuleSession;
   friend struct ModuleSession::Impl;
-  std::shared_ptr<Variant> variant_;  // outlives what is paused in it
+  std::shared_ptr<Variant> variant_;
+  std::shared_ptr<ReadyPlan> plan_;  // outlives what is paused in it
   RandomRun random_;
   std::unique_ptr<Executable::Paused> paused_;
   std::vector<RuntimeValue> inputs_;  // once it is no more paused
@@ -170,8 +172,9 @@ struct ModuleSession::Impl {
                                  std::vector<RuntimeValue> values, std::vector<RuntimeValue>& results) const {
     CallScope call(options);
     RandomScope scope(run);
-    auto paused = variant->executable->start(std::move(values), variant->module.user_outputs, results);
-    auto pending = std::make_shared<Pending>(variant, run, std::move(paused));
+    std::shared_ptr<ReadyPlan> plan = variant->plan->ready_for(values);
+    auto paused = plan->executable->start(std::move(values), variant->module.user_outputs, results);
+    auto pending = std::make_shared<Pending>(variant, std::move(plan), run, std::move(paused));
     for (const RuntimeValue& v : results) pending->extents_.push_back(v.is_tensor() ? v.tensor.dims() : Dims());
     return pending;
   }
@@ -231,7 +234,7 @@ std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> input
   auto variant = impl_->variant_for(Mask(impl_->outputs.size(), false));
   CallScope call(impl_->options);
   RandomScope scope(impl_->run_for(seed));
-  return variant->executable->run(inputs);
+  return variant->plan->ready_for(inputs)->executable->run(inputs);
 }
 
 std::shared_ptr<ModuleSession::Pending> ModuleSession::forward(std::vector<RuntimeValue> inputs,
@@ -266,7 +269,7 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   CallScope call(impl_->options);
   RandomScope scope(pending->random_);
   pending->inputs_ = pending->paused_->inputs();
-  std::vector<RuntimeValue> found = variant.executable->resume(std::move(pending->paused_), chosen);
+  std::vector<RuntimeValue> found = pending->plan_->executable->resume(std::move(pending->paused_), chosen);
   // The caller adds to gradients in place.
   for (std::size_t k : variant.later.gradients) found[k] = copy_of(found[k].tensor);
   std::vector<RuntimeValue> gradients;
@@ -290,21 +293,39 @@ std::string ModuleSession::training_model() {
 }
 
 std::string ModuleSession::execution_model() {
-  return impl_->written(*impl_->variant_for(impl_->expectation())->module.graph, true);
+  return impl_->written(*impl_->variant_for(impl_->expectation())->plan->current()->graph, true);
 }
 
-std::string ModuleSession::graph_text() { return print(*impl_->variant_for(impl_->expectation())->module.graph); }
+std::string ModuleSession::graph_text() {
+  return print(*impl_->variant_for(impl_->expectation())->plan->current()->graph);
+}
 
-std::vector<std::string> ModuleSession::rewrites() { return impl_->variant_for(impl_->expectation())->passes.lines(); }
+std::vector<std::string> ModuleSession::rewrites() {
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  std::vector<std::string> lines = variant->passes.lines();
+  for (const Report& report : variant->plan->current()->reports) lines.push_back(report.what);
+  return lines;
+}
 
-std::vector<Report> ModuleSession::pass_reports() { return impl_->variant_for(impl_->expectation())->passes.reports(); }
+std::vector<Report> ModuleSession::pass_reports() {
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  std::vector<Report> reports = variant->passes.reports();
+  const std::shared_ptr<ReadyPlan> plan = variant->plan->current();
+  reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
+  return reports;
+}
 
-std::vector<PassTime> ModuleSession::pass_times() { return impl_->variant_for(impl_->expectation())->passes.times(); }
+std::vector<PassTime> ModuleSession::pass_times() {
+  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  std::vector<PassTime> times = variant->passes.times();
+  if (const auto plan = variant->plan->current(); !plan->reports.empty()) times.push_back({"recompute", plan->seconds});
+  return times;
+}
 
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);
   CallScope call(impl_->options);
-  return impl_->variant_for(impl_->expectation())->executable->plan(inputs);
+  return impl_->variant_for(impl_->expectation())->plan->ready_for(inputs)->executable->plan(inputs);
 }
 
 std::vector<StepRecord> ModuleSession::take_profile() { return impl_->profiler.take(); }

@@ -357,6 +357,8 @@ PlanReport TrainingSession::plan(std::span<const RuntimeValue> inputs) const {
   return impl_->training->plan(inputs, impl_->tensors(impl_->training->parameters()), impl_->gradient_buffers());
 }
 
+std::vector<Report> TrainingSession::pass_reports() const { return impl_->training->pass_reports(); }
+
 std::vector<StepRecord> TrainingSession::take_profile() const { return impl_->training->take_profile(); }
 
 namespace {

@@ -7,11 +7,10 @@
 #include "model/import.hpp"
 #include "model/training_graph.hpp"
 #include "passes/manager.hpp"
-#include "plan/program.hpp"
 #include "runtime/call_scope.hpp"
-#include "runtime/executable.hpp"
 #include "runtime/options.hpp"
 #include "runtime/value_info.hpp"
+#include "training/training_plan.hpp"
 
 namespace backpass {
 
@@ -21,16 +20,22 @@ struct StepModel::Impl {
   std::vector<Value*> user_inputs;
   std::vector<std::ptrdiff_t> sources;  // per graph input: index of the user's input, or -1 - index of the parameter
   mutable Profiler profiler;
-  std::unique_ptr<Program> program;
-  std::unique_ptr<Executable> executable;
+  std::size_t user_outputs = 0;
+  std::size_t gradients = 0;  // behind them; new values of statistics follow
+  Reports reports;
+  std::unique_ptr<TrainingPlan> planned;
   bool is_accumulating = false;
   Tensor replaces{DType::boolean, {1}};  // what the accumulators read
 
   /// The former plan goes first: two arenas need not fit at once.
   void plan() {
-    executable.reset();
-    program = make_program(*graph);
-    executable = std::make_unique<Executable>(*program, options.binding_cache, options.profile ? &profiler : nullptr);
+    planned.reset();
+    std::vector<Value*> forward(graph->outputs.begin(),
+                                graph->outputs.begin() + static_cast<std::ptrdiff_t>(user_outputs));
+    forward.insert(forward.end(), graph->outputs.begin() + static_cast<std::ptrdiff_t>(user_outputs + gradients),
+                   graph->outputs.end());
+    planned =
+        std::make_unique<TrainingPlan>(*graph, nodes_behind(forward), options, options.profile ? &profiler : nullptr);
   }
 };
 
@@ -156,6 +161,8 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   const std::size_t user_outputs = graph.outputs.size() - trainable_.size() - updated_.size();
   graph.first_gradient = user_outputs;
   graph.gradient_count = trainable_.size();
+  impl_->user_outputs = user_outputs;
+  impl_->gradients = trainable_.size();
   for (Value* v : graph.inputs) {
     if (parameters.count(v->name) != 0) {
       impl_->sources.push_back(-1 - static_cast<std::ptrdiff_t>(parameters_.size()));
@@ -173,6 +180,7 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   }
   PassManager passes({options.disabled_passes, options.verify_passes});
   if (options.optimize) passes.run(graph, Side::after);
+  impl_->reports = passes.reports();
   impl_->plan();
 }
 
@@ -192,7 +200,7 @@ const Node* node_behind(const Graph& graph, const Node* node) {
 void StepModel::accumulate_in_place() {
   Graph& graph = *impl_->graph;
   const Uninterrupted whole;  // half of this would be neither graph
-  impl_->executable.reset();
+  impl_->planned.reset();
   Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
   for (std::size_t i = 0; i < trainable_.size(); ++i) {
     Value*& output = graph.outputs[outputs_.size() + i];
@@ -244,12 +252,20 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
-  impl_->executable->binding_for(values);  // what is wrong with the inputs is found before anything is written
+  const std::shared_ptr<ReadyPlan> plan = impl_->planned->ready_for(values);
+  plan->executable->binding_for(values);  // what is wrong with the inputs is found before anything is written
   has_whole_gradients_ = false;
-  std::vector<RuntimeValue> results = impl_->executable->run(values, wanted);
+  std::vector<RuntimeValue> results = plan->executable->run(values, wanted);
   has_whole_gradients_ = true;
   results.resize(outputs_.size());
   return results;
+}
+
+std::vector<Report> StepModel::pass_reports() const {
+  std::vector<Report> reports = impl_->reports;
+  const std::shared_ptr<ReadyPlan> plan = impl_->planned->current();
+  reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
+  return reports;
 }
 
 std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler.take(); }
@@ -257,7 +273,8 @@ std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler
 PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                            std::span<const Tensor> gradients) const {
   CallScope call(impl_->options);
-  return impl_->executable->plan(arrange(user_inputs, parameters, gradients));
+  const std::vector<RuntimeValue> values = arrange(user_inputs, parameters, gradients);
+  return impl_->planned->ready_for(values)->executable->plan(values);
 }
 
 }  // namespace backpass

@@ -53,6 +53,7 @@ class StepModel {
   bool has_whole_gradients() const { return has_whole_gradients_; }
 
   std::vector<StepRecord> take_profile() const;
+  std::vector<Report> pass_reports() const;
   /// As things stand: with accumulators once a run has added gradients up.
   PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                   std::span<const Tensor> gradients) const;

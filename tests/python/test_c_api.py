@@ -223,6 +223,7 @@ class SessionOptions(ctypes.Structure):
         ("time_limit", ctypes.c_double),
         ("cancel", ctypes.c_void_p),
         ("disabled_passes", ctypes.c_char_p),
+        ("max_memory", ctypes.c_double),
     )
 
 

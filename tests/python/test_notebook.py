@@ -64,7 +64,7 @@ def run(folder: Path) -> tuple[CheckpointState, Module, Optimizer, LinearLRSched
 def test_options_are_keywords() -> None:
     options = SessionOptions(profile=True, num_threads=1)
     assert options.profile
-    shown = "SessionOptions(binding_cache=16, cancel=None, disabled_passes=[], num_threads=1, optimize=True, prof"
+    shown = "SessionOptions(binding_cache=16, cancel=None, disabled_passes=[], max_memory=0.0, num_threads=1, opti"
     assert repr(options).startswith(shown)
     session = backpass.InferenceSession(model(), options)
     session.run(None, {"x": X})

@@ -57,11 +57,14 @@ NUMBERS: list[tuple[str, Any, str]] = [
     ("num_threads", 10**6, "num_threads: got 1000000, expected 0 to 1024"),
     ("binding_cache", 0, "binding_cache: got 0, expected 1 to"),
     ("binding_cache", -1, "binding_cache: got -1, expected 1 to"),
+    ("max_memory", -1, "max_memory: got -1, expected a number of bytes"),
+    ("max_memory", math.nan, "max_memory: got -?nan, expected a number of bytes"),
+    ("max_memory", math.inf, "max_memory: got inf, expected a number of bytes"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "message"), NUMBERS)
-def test_numbers_out_of_range(name: str, value: int, message: str, folder: Path) -> None:
+def test_numbers_out_of_range(name: str, value: float, message: str, folder: Path) -> None:
     with pytest.raises(backpass.InvalidInput, match=message):
         backpass.InferenceSession(model(), **{name: value})
     options = backpass.SessionOptions(**{name: value})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import backpass
+from backpass.ortmodule import memory
 from backpass.profile import Profile
 from backpass.torch import callbacks
 
@@ -28,7 +29,7 @@ def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
         ("ATen Executor", bool(left), f"left to torch: {left}" if left else "every operator runs in the engine"),
         ("Cast Propagation", False, _NOT_YET),
         ("Custom Function", options.enable_custom_autograd_function, called),
-        ("Memory Optimizer", False, _NOT_YET),
+        ("Memory Optimizer", *memory.note(options)),
         ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
         (" - FLOP Reduction", False, _NOT_YET),
         (" - Label Sparsity", False, _NOT_YET),

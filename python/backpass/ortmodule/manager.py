@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from backpass import _core
-from backpass.ortmodule import features, io
+from backpass.ortmodule import features, io, memory
 from backpass.ortmodule.alternatives import WAYS, Alternatives
 from backpass.ortmodule.cache import ExportCache
 from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed, without_traces
@@ -310,6 +310,8 @@ class Manager:
         options.optimize = self.options.enable_compute_optimizer
         options.profile = self.options.profile
         options.disabled_passes = list(self.options.disabled_passes)
+        options.max_memory = self.options.max_memory
+        options.recompute = memory.recomputed(self.options)
         try:
             graph = variant.load(model, requires_grad, options)
         except _core.InternalBug:
@@ -323,6 +325,8 @@ class Manager:
                 "value instead, or detach() it",
                 NotImplementedError,
             )
+        if self.options.print_memory_stats:
+            graph.watch = memory.MemoryStats(graph, self.logger)
         if requires_grad:
             save(graph.session.training_model, "optimized")
         save(graph.session.execution_model, "execution_model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,16 +37,13 @@ WITHOUT_EFFECT = {
     "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are told apart by module and qualified name",
     "ORTMODULE_ENABLE_MEM_EFFICIENT_GRAD_MGMT": "gradients are handed to torch without a copy",
     "ORTMODULE_ENABLE_ZERO_STAGE3": "ZeRO stage 3 is " + _NOT_YET,
-    "ORTMODULE_MEMORY_OPT_LEVEL": "the memory optimizer is " + _NOT_YET,
-    "ORTMODULE_MEMORY_OPT_CONFIG": "the memory optimizer is " + _NOT_YET,
-    "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "the memory optimizer is " + _NOT_YET,
+    "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "what is computed again is found in the whole graph",
     "ORTMODULE_ENABLE_LABEL_SPARSE_OPTIMIZER": "label sparsity is " + _NOT_YET,
     "ORTMODULE_ENABLE_LABEL_SPARSITY_OPT": "label sparsity is " + _NOT_YET,
     "ORTMODULE_ENABLE_EMBEDDING_SPARSE_OPTIMIZER": "embedding sparsity is " + _NOT_YET,
     "ORTMODULE_ENABLE_SPARSE_OPTIMIZER": "label and embedding sparsity are " + _NOT_YET,
     "ORTMODULE_ENABLE_INPUT_DENSITY_INSPECTOR": "input inspection is " + _NOT_YET,
     "ORTMODULE_PRINT_INPUT_DENSITY": "input inspection is " + _NOT_YET,
-    "ORTMODULE_PRINT_MEMORY_STATS": "memory statistics are " + _NOT_YET,
 }
 _OLDEST_OPSET = 18  # that modules can be exported to
 # Read elsewhere: DebugOptions and json_config.
@@ -80,10 +78,25 @@ class RuntimeOptions:
     """Of the engine; 0 for as many as torch uses."""
     disabled_passes: Sequence[str] = ()
     """Rewriting passes of the engine that do not run, by name; ``BACKPASS_DISABLE_PASSES`` adds to them."""
+    max_memory: float = 0
+    """Bytes that intermediate values of a training pass may take, or up to 1 a share of what they would take. What does
+    not fit is computed again by the backward pass, to the same bits. 0 for no limit."""
+    memory_opt_level: int = _variable("ORTMODULE_MEMORY_OPT_LEVEL", 0)
+    """However much memory there is, the backward pass computes again: 1 what takes no products, 2 all but what stands
+    between blocks, 0 what `memory_opt_config` says."""
+    memory_opt_config: str = _variable("ORTMODULE_MEMORY_OPT_CONFIG", "")
+    """A file with a JSON list of operators whose results are computed again: ``["Gelu+:1:-1"]`` (0 not, 1 yes; how many
+    at most, -1 for all)."""
+    print_memory_stats: bool = _variable("ORTMODULE_PRINT_MEMORY_STATS", False)
+    """Log planned and resident memory after each forward and backward pass."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= 1024:
             raise ValueError(f"num_threads: got {self.num_threads!r}, expected 0 to 1024")
+        if not 0 <= self.max_memory < math.inf:
+            raise ValueError(f"max_memory: got {self.max_memory!r}, expected bytes, a share from 0 to 1, or 0 for none")
+        if self.memory_opt_level not in (0, 1, 2):
+            raise ValueError(f"memory_opt_level: got {self.memory_opt_level!r}, expected 0, 1 or 2")
         if self.dynamic_shapes not in ("auto", "always", "never"):
             raise ValueError(f"dynamic_shapes: got {self.dynamic_shapes!r}, expected 'auto', 'always' or 'never'")
 

@@ -7,7 +7,7 @@ are fresh tensors that torch keeps as ``.grad``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,8 @@ class EngineGraph:
             model, self.requires_grad, options or _core.SessionOptions(), list(constant_outputs), list(parameters)
         )
         self.spent = Spent()
+        self.watch: Callable[[str, Sequence[torch.Tensor]], None] | None = None
+        """Called after each half of a training pass with its name and the inputs."""
         self._is_random = self.session.is_random()
         self._calls_torch = b"PythonOp" in model or b"org.pytorch.aten" in model  # which may draw numbers of its own
         self._wanted = [places[name] for name in self.requires_grad]
@@ -93,6 +95,8 @@ class EngineGraph:
         outputs, pending = self.session.forward(given, keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
+        if self.watch is not None and keep:
+            self.watch("post_forward", given)
         return outputs, pending, numbers
 
     def _backward(self, run: Any, seeds: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -109,6 +113,8 @@ class EngineGraph:
             gradients[place] = gradient
         self.spent.backwards += 1
         self.spent.backward_seconds += time.perf_counter() - begin
+        if self.watch is not None:
+            self.watch("post_backward", run.inputs)
         return gradients
 
 

@@ -7,6 +7,7 @@
 #include "ops/attention/attention_kernel.hpp"
 #include "ops/attention/attention_layout.hpp"
 #include "ops/attention/attention_rule.hpp"
+#include "ops/flops.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -213,17 +214,19 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register attention_op{{.name = "Attention",
-                             .since = 25,
-                             .doc = "Scaled dot-product attention with masks, windows, shared key heads and a cache.",
-                             .inputs = {3, 7},
-                             .outputs = {1, 4},
-                             .types = types::floats,
-                             .infer = infer,
-                             .prepare = prepare,
-                             .gradient = attention_gradient,
-                             .fused_gradient = attention_fused_gradient,
-                             .half_through_float = true}};
+const Register attention_op{
+    {.name = "Attention",
+     .since = 25,
+     .doc = "Scaled dot-product attention with masks, windows, shared key heads and a cache.",
+     .inputs = {3, 7},
+     .outputs = {1, 4},
+     .types = types::floats,
+     .infer = infer,
+     .prepare = prepare,
+     .gradient = attention_gradient,
+     .fused_gradient = attention_fused_gradient,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 2); }}};
 
 }  // namespace
 }  // namespace backpass

@@ -5,6 +5,7 @@
 #include "graph/op.hpp"
 #include "ops/attention/attention_grad_kernel.hpp"
 #include "ops/attention/attention_layout.hpp"
+#include "ops/flops.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -52,16 +53,18 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register attention_grad{{.name = "AttentionGrad",
-                               .domain = "backpass",
-                               .since = 1,
-                               .doc = "Gradient of Attention.",
-                               .inputs = {4, 6},
-                               .outputs = {3, 3},
-                               .types = types::floats,
-                               .infer = infer,
-                               .prepare = prepare,
-                               .half_through_float = true}};
+const Register attention_grad{
+    {.name = "AttentionGrad",
+     .domain = "backpass",
+     .since = 1,
+     .doc = "Gradient of Attention.",
+     .inputs = {4, 6},
+     .outputs = {3, 3},
+     .types = types::floats,
+     .infer = infer,
+     .prepare = prepare,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 5); }}};
 
 }  // namespace
 }  // namespace backpass

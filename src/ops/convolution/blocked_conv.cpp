@@ -13,6 +13,7 @@
 #include "ops/convolution/blocked_conv_kernel.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
+#include "ops/flops.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -97,15 +98,17 @@ Kernel prepare(PrepareContext& c) {
   return kernel ? kernel : library_kernel(c, g, blocked_in);
 }
 
-const Register blocked_conv{{.name = "BlockedConv",
-                             .domain = "backpass",
-                             .since = 1,
-                             .doc = "Conv on blocked values with bias, residual and activation",
-                             .inputs = {2, 4},
-                             .types = DTypeSet{DType::float32},
-                             .infer = infer,
-                             .prepare = prepare,
-                             .in_place_input = kResidual}};
+const Register blocked_conv{
+    {.name = "BlockedConv",
+     .domain = "backpass",
+     .since = 1,
+     .doc = "Conv on blocked values with bias, residual and activation",
+     .inputs = {2, 4},
+     .types = DTypeSet{DType::float32},
+     .infer = infer,
+     .prepare = prepare,
+     .in_place_input = kResidual,
+     .flops = [](const Node& node) { return flops::sums(node, flops::per_channel(node.inputs.at(kW))); }}};
 
 }  // namespace
 }  // namespace backpass

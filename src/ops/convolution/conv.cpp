@@ -8,6 +8,7 @@
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/conv_rule.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
+#include "ops/flops.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -50,16 +51,18 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register conv{{.name = "Conv",
-                     .since = 22,
-                     .doc = "convolution over any number of spatial axes, with groups, strides, dilations and padding",
-                     .inputs = {2, 3},
-                     .types = types::floats,
-                     .infer = infer,
-                     .prepare = prepare,
-                     .gradient = conv_gradient,
-                     .fused_gradient = conv_fused_gradient,
-                     .half_through_float = true}};
+const Register conv{
+    {.name = "Conv",
+     .since = 22,
+     .doc = "convolution over any number of spatial axes, with groups, strides, dilations and padding",
+     .inputs = {2, 3},
+     .types = types::floats,
+     .infer = infer,
+     .prepare = prepare,
+     .gradient = conv_gradient,
+     .fused_gradient = conv_fused_gradient,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return flops::sums(node, flops::per_channel(node.inputs.at(1))); }}};
 
 }  // namespace
 }  // namespace backpass

@@ -3,6 +3,7 @@
 #include "kernels/conv.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/dnnl_conv_grad.hpp"
+#include "ops/flops.hpp"
 
 namespace backpass {
 namespace {
@@ -59,6 +60,11 @@ Kernel prepare(PrepareContext& c) {
   };
 }
 
+Dim count_flops(const Node& node) {
+  const Dim forward = Dim(2) * flops::elements(node.inputs.at(kDy)) * flops::per_channel(node.inputs.at(kW));
+  return flops::convolution_gradient(node, forward);
+}
+
 const Register conv_grad{{.name = "ConvGrad",
                           .domain = "com.microsoft",
                           .since = 1,
@@ -68,7 +74,8 @@ const Register conv_grad{{.name = "ConvGrad",
                           .types = types::floats,
                           .infer = infer,
                           .prepare = prepare,
-                          .half_through_float = true}};
+                          .half_through_float = true,
+                          .flops = count_flops}};
 
 }  // namespace
 }  // namespace backpass

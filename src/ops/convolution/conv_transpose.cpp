@@ -8,6 +8,7 @@
 #include "ops/convolution/conv_rule.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
 #include "ops/convolution/dnnl_conv_grad.hpp"
+#include "ops/flops.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -189,16 +190,23 @@ void gradient(GradientContext& g) {
 
 void fused_gradient(GradientContext& g) { set_by_fused(g, "ConvTransposeGrad", {g.dy(), g.x(0), g.x(1)}, 3); }
 
-const Register conv_transpose{{.name = "ConvTranspose",
-                               .since = 22,
-                               .doc = "transposed convolution, with output_padding and output_shape",
-                               .inputs = {2, 3},
-                               .types = types::floats,
-                               .infer = infer,
-                               .prepare = prepare,
-                               .gradient = gradient,
-                               .fused_gradient = fused_gradient,
-                               .half_through_float = true}};
+/// Every element of the input goes to all that its channel's weights reach.
+Dim transposed_flops(const Value* x, const Value* weight) {
+  return Dim(2) * flops::elements(x) * flops::per_channel(weight);
+}
+
+const Register conv_transpose{
+    {.name = "ConvTranspose",
+     .since = 22,
+     .doc = "transposed convolution, with output_padding and output_shape",
+     .inputs = {2, 3},
+     .types = types::floats,
+     .infer = infer,
+     .prepare = prepare,
+     .gradient = gradient,
+     .fused_gradient = fused_gradient,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return transposed_flops(node.inputs.at(0), node.inputs.at(1)); }}};
 
 // ---- Gradient: inputs dY, X, W; outputs dX, dW, dB, each optional.
 
@@ -257,7 +265,11 @@ const Register conv_transpose_grad{{.name = "ConvTransposeGrad",
                                     .types = types::floats,
                                     .infer = infer_gradient,
                                     .prepare = prepare_gradient,
-                                    .half_through_float = true}};
+                                    .half_through_float = true,
+                                    .flops = [](const Node& node) {
+                                      return flops::convolution_gradient(
+                                          node, transposed_flops(node.inputs.at(1), node.inputs.at(2)));
+                                    }}};
 
 }  // namespace
 }  // namespace backpass

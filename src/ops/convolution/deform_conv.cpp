@@ -8,6 +8,7 @@
 #include "kernels/gemm.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/deform_conv_rule.hpp"
+#include "ops/flops.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -172,15 +173,17 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register deform_conv{{.name = "DeformConv",
-                            .since = 22,
-                            .doc = "convolution with kernel positions moved by data (1 to 3 spatial axes)",
-                            .inputs = {3, 5},
-                            .types = types::floats,
-                            .infer = infer,
-                            .prepare = prepare,
-                            .gradient = deform_conv_gradient,
-                            .half_through_float = true}};
+const Register deform_conv{
+    {.name = "DeformConv",
+     .since = 22,
+     .doc = "convolution with kernel positions moved by data (1 to 3 spatial axes)",
+     .inputs = {3, 5},
+     .types = types::floats,
+     .infer = infer,
+     .prepare = prepare,
+     .gradient = deform_conv_gradient,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return flops::sums(node, flops::per_channel(node.inputs.at(1))); }}};
 
 }  // namespace
 }  // namespace backpass

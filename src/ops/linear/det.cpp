@@ -5,6 +5,7 @@
 
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
+#include "ops/flops.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
@@ -96,7 +97,10 @@ const Register kOp({.name = "Det",
                     .infer = infer,
                     .prepare = prepare,
                     .gradient = gradient,
-                    .half_through_float = true});
+                    .half_through_float = true,
+                    .flops = [](const Node& node) {
+                      return flops::elements(node.inputs.at(0)) * flops::shape(node.inputs.at(0)).back();
+                    }});
 
 }  // namespace
 }  // namespace backpass

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "graph/op.hpp"
+#include "ops/flops.hpp"
 #include "ops/linear/einsum_kernel.hpp"
 #include "ops/linear/einsum_rule.hpp"
 #include "ops/shape_rules.hpp"
@@ -195,6 +196,23 @@ Kernel prepare(PrepareContext& c) {
   return is_float(c.in(0).dtype) ? prepare_real(c, labels, dims) : prepare_integer(c, labels, dims);
 }
 
+/// As if all sums were taken at once: at least what pairs of operands cost.
+Dim count_flops(const Node& node) {
+  std::vector<std::size_t> ranks;
+  for (const Value* x : node.inputs) ranks.push_back(flops::shape(x).size());
+  const EinsumLabels labels = label(parse(node), ranks, node);
+  std::map<int, Dim> extents;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    for (std::size_t k = 0; k < ranks[i]; ++k) {
+      Dim& extent = extents.try_emplace(labels.terms[i][k], 1).first->second;
+      if (extent.is(1)) extent = flops::shape(node.inputs[i])[k];
+    }
+  }
+  Dim all(2);
+  for (const auto& [name, extent] : extents) all = all * extent;
+  return all;
+}
+
 void gradient(GradientContext& g) {
   std::vector<std::size_t> ranks;
   for (const Value* x : g.node.inputs) ranks.push_back(static_cast<std::size_t>(g.rank(x)));
@@ -209,7 +227,8 @@ const Register kOp({.name = "Einsum",
                     .infer = infer,
                     .prepare = prepare,
                     .gradient = gradient,
-                    .half_through_float = true});
+                    .half_through_float = true,
+                    .flops = count_flops});
 
 }  // namespace
 }  // namespace backpass

@@ -4,6 +4,7 @@
 
 #include "gradient/product_rule.hpp"
 #include "graph/op.hpp"
+#include "ops/flops.hpp"
 #include "ops/linear/product.hpp"
 
 namespace backpass {
@@ -42,6 +43,11 @@ Kernel prepare(PrepareContext& c) {
   return product_kernel(c.in(0).dtype, std::move(product));
 }
 
+Dim count_flops(const Node& node) {
+  const Shape& a = flops::shape(node.inputs.at(0));
+  return flops::sums(node, permuted(a, permutation(node, a.size(), true)).back());
+}
+
 Value* permute(GradientContext& g, Value* a, const std::vector<std::int64_t>& perm) {
   return std::is_sorted(perm.begin(), perm.end()) ? a : g.transpose(a, perm);
 }
@@ -75,7 +81,8 @@ constexpr OpDef kDefinition{.name = "FusedMatMul",
                             .prepare = prepare,
                             .gradient = gradient<false>,
                             .fused_gradient = gradient<true>,
-                            .half_through_float = true};
+                            .half_through_float = true,
+                            .flops = count_flops};
 
 OpDef renamed(std::string_view name) {
   OpDef def = kDefinition;

@@ -6,6 +6,7 @@
 
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
+#include "ops/flops.hpp"
 #include "ops/linear/product.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/parallel.hpp"
@@ -178,7 +179,11 @@ const Register gemm_op{{.name = "Gemm",
                         .infer = infer,
                         .prepare = prepare,
                         .gradient = gradient,
-                        .half_through_float = true}};
+                        .half_through_float = true,
+                        .flops = [](const Node& node) {
+                          return flops::sums(
+                              node, flops::shape(node.inputs.at(0)).at(node.attr_int("transA", 0) != 0 ? 0 : 1));
+                        }}};
 
 }  // namespace
 }  // namespace backpass

@@ -6,6 +6,7 @@
 //   activation       what is done to each element, see ops/activations/fused_activation.hpp
 #include "graph/op.hpp"
 #include "ops/activations/fused_activation.hpp"
+#include "ops/flops.hpp"
 #include "ops/linear/product.hpp"
 
 namespace backpass {
@@ -70,7 +71,11 @@ const Register linear{{.name = "Linear",
                        .types = types::floats,
                        .infer = infer,
                        .prepare = prepare,
-                       .half_through_float = true}};
+                       .half_through_float = true,
+                       .flops = [](const Node& node) {
+                         return flops::sums(node,
+                                            permuted(flops::shape(node.inputs.at(0)), node.attr_ints("perm_a")).back());
+                       }}};
 
 }  // namespace
 }  // namespace backpass

@@ -4,6 +4,7 @@
 #include "gradient/product_rule.hpp"
 #include "graph/op.hpp"
 #include "kernels/gemm.hpp"
+#include "ops/flops.hpp"
 #include "ops/linear/product.hpp"
 #include "ops/shape_rules.hpp"
 
@@ -45,16 +46,18 @@ void gradient(GradientContext& g) {
   g.set(1, d.b);
 }
 
-const Register matmul{{.name = "MatMul",
-                       .since = 13,
-                       .doc = "numpy's matrix product; batch axes broadcast",
-                       .inputs = {2, 2},
-                       .types = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64},
-                       .infer = infer,
-                       .prepare = prepare,
-                       .gradient = gradient<false>,
-                       .fused_gradient = gradient<true>,
-                       .half_through_float = true}};
+const Register matmul{
+    {.name = "MatMul",
+     .since = 13,
+     .doc = "numpy's matrix product; batch axes broadcast",
+     .inputs = {2, 2},
+     .types = types::floats | DTypeSet{DType::int32, DType::int64, DType::uint32, DType::uint64},
+     .infer = infer,
+     .prepare = prepare,
+     .gradient = gradient<false>,
+     .fused_gradient = gradient<true>,
+     .half_through_float = true,
+     .flops = [](const Node& node) { return flops::sums(node, flops::shape(node.inputs.at(0)).back()); }}};
 
 }  // namespace
 }  // namespace backpass

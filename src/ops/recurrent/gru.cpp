@@ -1,4 +1,5 @@
 // GRU: gated recurrent unit over a sequence, in one or both directions.
+#include "ops/flops.hpp"
 #include "ops/recurrent/recurrent.hpp"
 #include "ops/recurrent/recurrent_rule.hpp"
 
@@ -17,7 +18,8 @@ const Register gru{{.name = "GRU",
                     .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::gru, kOutputs); },
                     .gradient = recurrent_gradient_rule<CellKind::gru>,
                     .fused_gradient = recurrent_fused_gradient_rule<CellKind::gru>,
-                    .half_through_float = true}};
+                    .half_through_float = true,
+                    .flops = flops::recurrent}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,4 +1,5 @@
 // LSTM: long short-term memory over a sequence, in one or both directions.
+#include "ops/flops.hpp"
 #include "ops/recurrent/recurrent.hpp"
 #include "ops/recurrent/recurrent_rule.hpp"
 
@@ -17,7 +18,8 @@ const Register lstm{{.name = "LSTM",
                      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::lstm, kOutputs); },
                      .gradient = recurrent_gradient_rule<CellKind::lstm>,
                      .fused_gradient = recurrent_fused_gradient_rule<CellKind::lstm>,
-                     .half_through_float = true}};
+                     .half_through_float = true,
+                     .flops = flops::recurrent}};
 
 }  // namespace
 }  // namespace backpass

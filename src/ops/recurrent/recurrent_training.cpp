@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/op.hpp"
+#include "ops/flops.hpp"
 #include "ops/recurrent/recurrent.hpp"
 #include "ops/recurrent/recurrent_grad.hpp"
 #include "support/visit.hpp"
@@ -24,7 +25,8 @@ const Register lstm_training{
      .types = types::floats,
      .infer = [](InferContext& c) { infer_recurrent(c, CellKind::lstm, kLstmOutputs); },
      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::lstm, kLstmOutputs); },
-     .half_through_float = true}};
+     .half_through_float = true,
+     .flops = flops::recurrent}};
 
 const Register gru_training{
     {.name = "GRUTraining",
@@ -36,7 +38,8 @@ const Register gru_training{
      .types = types::floats,
      .infer = [](InferContext& c) { infer_recurrent(c, CellKind::gru, kGruOutputs); },
      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::gru, kGruOutputs); },
-     .half_through_float = true}};
+     .half_through_float = true,
+     .flops = flops::recurrent}};
 
 /// Where the inputs of a gradient are, by position; -1: not at all.
 struct GradInputs {
@@ -143,7 +146,8 @@ const Register lstm_grad{{.name = "LSTMGrad",
                           .types = types::floats,
                           .infer = [](InferContext& c) { infer_grad(c, CellKind::lstm); },
                           .prepare = [](PrepareContext& c) { return prepare_any(c, CellKind::lstm); },
-                          .half_through_float = true}};
+                          .half_through_float = true,
+                          .flops = [](const Node& node) { return Dim(2) * flops::recurrent(node); }}};
 
 const Register gru_grad{{.name = "GRUGrad",
                          .domain = "com.microsoft",
@@ -154,7 +158,8 @@ const Register gru_grad{{.name = "GRUGrad",
                          .types = types::floats,
                          .infer = [](InferContext& c) { infer_grad(c, CellKind::gru); },
                          .prepare = [](PrepareContext& c) { return prepare_any(c, CellKind::gru); },
-                         .half_through_float = true}};
+                         .half_through_float = true,
+                         .flops = [](const Node& node) { return Dim(2) * flops::recurrent(node); }}};
 
 }  // namespace
 }  // namespace backpass

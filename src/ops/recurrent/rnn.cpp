@@ -1,4 +1,5 @@
 // RNN: simple recurrent network over a sequence, in one or both directions.
+#include "ops/flops.hpp"
 #include "ops/recurrent/recurrent.hpp"
 #include "ops/recurrent/recurrent_rule.hpp"
 
@@ -16,7 +17,8 @@ const Register rnn{{.name = "RNN",
                     .infer = [](InferContext& c) { infer_recurrent(c, CellKind::rnn, kOutputs); },
                     .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::rnn, kOutputs); },
                     .gradient = recurrent_gradient_rule<CellKind::rnn>,
-                    .half_through_float = true}};
+                    .half_through_float = true,
+                    .flops = flops::recurrent}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,0 +1,182 @@
+#include "plan/recompute.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/boundaries.hpp"
+
+namespace backpass {
+namespace {
+
+struct State {
+  Kept kept;
+  Rehearsal::Result result;
+};
+
+class Search {
+ public:
+  explicit Search(const Outline& outline) : outline_(outline), rehearsal_(outline), all_(keep_all(outline)) {}
+
+  /// Gives up one value after another where most memory is needed until the peak fits, or nothing helps any more.
+  State drop_until(std::size_t target) {
+    State state{all_, rehearsal_.run(all_)};
+    Kept tried(outline_.values.size(), 0);
+    while (state.result.peak > target) {
+      const int v = best_to_drop(state, tried);
+      if (v < 0) break;
+      tried[static_cast<std::size_t>(v)] = 1;
+      state.kept[static_cast<std::size_t>(v)] = 0;
+      const Rehearsal::Result next = rehearsal_.run(state.kept);
+      if (next.peak <= state.result.peak) {
+        state.result = next;
+      } else {
+        state.kept[static_cast<std::size_t>(v)] = 1;
+        rehearsal_.run(state.kept);  // what the next choice is made by
+      }
+    }
+    return state;
+  }
+
+  /// Every so many boundaries, and nothing else.
+  std::vector<State> between_blocks() {
+    std::vector<State> states;
+    const std::vector<std::vector<int>> boundaries = find_boundaries(outline_);
+    for (std::size_t stride : {1U, 2U, 3U, 4U, 6U, 8U, 12U}) {
+      if (stride > boundaries.size()) break;
+      State state{Kept(outline_.values.size(), 0), {}};
+      for (std::size_t i = stride - 1; i < boundaries.size(); i += stride) {
+        for (int v : boundaries[i]) {
+          if (!outline_.values[static_cast<std::size_t>(v)].is_unwanted) state.kept[static_cast<std::size_t>(v)] = 1;
+        }
+      }
+      state.result = rehearsal_.run(state.kept);
+      states.push_back(std::move(state));
+    }
+    return states;
+  }
+
+  /// Keeps more as long as it fits: first what saves most per byte.
+  void take_up(State& state, std::size_t target) {
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<int> order = best_to_keep(state);
+      bool has_changed = false;
+      for (int v : order) {
+        char& is_kept = state.kept[static_cast<std::size_t>(v)];
+        is_kept = 1;
+        const Rehearsal::Result next = rehearsal_.run(state.kept);
+        if (next.peak <= target && next.cost < state.result.cost) {
+          state.result = next;
+          has_changed = true;
+        } else {
+          is_kept = 0;
+        }
+      }
+      if (!has_changed) return;
+    }
+  }
+
+ private:
+  int best_to_drop(const State& state, const Kept& tried) {
+    int best = -1;
+    double most = 0;
+    int longest = 0;
+    for (std::size_t i = 0; i < outline_.values.size(); ++i) {
+      const int v = static_cast<int>(i);
+      if (!outline_.values[i].is_choosable || state.kept[i] == 0 || tried[i] != 0) continue;
+      if (!rehearsal_.is_alive(v, state.result.peak_at)) continue;
+      const double cost = rehearsal_.cost_of_repeating(v, state.kept);
+      const double gain = static_cast<double>(outline_.values[i].bytes) / (cost + 1);
+      const int lifetime = rehearsal_.lifetime(v);
+      if (gain < most || (gain == most && lifetime <= longest)) continue;
+      best = v, most = gain, longest = lifetime;
+    }
+    return best;
+  }
+
+  std::vector<int> best_to_keep(State& state) {
+    rehearsal_.run(state.kept);
+    std::vector<int> candidates;
+    for (std::size_t i = 0; i < outline_.values.size(); ++i) {
+      const Outline::Value& value = outline_.values[i];
+      if (value.is_choosable && !value.is_unwanted && state.kept[i] == 0 && rehearsal_.is_repeated(value.producer)) {
+        candidates.push_back(static_cast<int>(i));
+      }
+    }
+    std::vector<double> gains(outline_.values.size(), 0);
+    for (int v : candidates) {
+      char& is_kept = state.kept[static_cast<std::size_t>(v)];
+      is_kept = 1;
+      const double saved = state.result.cost - rehearsal_.run(state.kept).cost;
+      is_kept = 0;
+      const Outline::Value& value = outline_.values[static_cast<std::size_t>(v)];
+      gains[static_cast<std::size_t>(v)] = saved / static_cast<double>(value.bytes);
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
+      return gains[static_cast<std::size_t>(a)] > gains[static_cast<std::size_t>(b)];
+    });
+    return candidates;
+  }
+
+  const Outline& outline_;
+  Rehearsal rehearsal_;
+  Kept all_;
+};
+
+/// The cheapest of what fits by rehearsal; none if nothing does.
+std::optional<State> cheapest(Search& search, const std::vector<State>& blocks, std::size_t target) {
+  std::optional<State> best;
+  auto consider = [&](State state) {
+    if (state.result.peak > target) return;
+    search.take_up(state, target);
+    if (!best || state.result.cost < best->result.cost) best = std::move(state);
+  };
+  consider(search.drop_until(target));
+  for (const State& state : blocks) consider(state);
+  return best;
+}
+
+}  // namespace
+
+Kept keep_all(const Outline& outline) {
+  Kept kept(outline.values.size(), 0);
+  for (const Outline::Step& step : outline.steps) {
+    if (!step.runs || step.is_forward) continue;
+    for (int v : step.inputs) {
+      const auto root = static_cast<std::size_t>(outline.values[static_cast<std::size_t>(v)].root);
+      if (outline.values[root].is_choosable && !outline.values[root].is_unwanted) kept[root] = 1;
+    }
+  }
+  return kept;
+}
+
+RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget, const MeasurePeak& measure) {
+  Search search(outline);
+  const std::vector<State> blocks = search.between_blocks();
+  RecomputeResult result;
+  auto take_if_it_fits = [&](const State& state) {
+    const std::size_t peak = measure(state.kept);
+    if (peak <= budget) result.found = Recomputation{state.kept, peak, state.result.cost};
+    return peak;
+  };
+  // Places in an arena leave gaps: what does not fit by them is looked for again with less.
+  constexpr int kTries = 6;
+  std::size_t target = budget;
+  for (int i = 0; i < kTries && !result.found; ++i) {
+    const std::optional<State> state = cheapest(search, blocks, target);
+    if (!state) break;
+    const std::size_t peak = take_if_it_fits(*state);
+    if (peak > budget) target -= std::min(target, peak - budget);
+  }
+  if (result.found) return result;
+  // The same for every budget, so that the least that is found here is one that can be had.
+  std::vector<State> least = blocks;
+  least.push_back(search.drop_until(0));
+  for (const State& state : least) {
+    const std::size_t peak = take_if_it_fits(state);
+    if (result.found) return result;
+    if (result.least_peak == 0 || peak < result.least_peak) result.least_peak = peak;
+  }
+  return result;
+}
+
+}  // namespace backpass

@@ -1,0 +1,34 @@
+// Values of the forward pass made again in the backward pass, instead of being kept in between.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <unordered_set>
+
+#include "graph/graph.hpp"
+
+namespace backpass {
+
+using NodeSet = std::unordered_set<const Node*>;
+
+/// Whether a second node like this one gives the same bits: it depends on its inputs alone, and its sizes are known
+/// before it runs.
+bool is_repeatable(const Node& node);
+
+/// Name of a copy of the node. What it draws at random is named by the node, or by its result when it has no name.
+std::string name_of_copy(const Node& node);
+
+/// Which input of the node a copy reads as its input i. Running statistics of a batch normalisation may have changed in
+/// between, and are of no use to a copy: it reads something else of that type.
+std::size_t input_of_copy(const Node& node, std::size_t i);
+
+/// The nodes in `forward` that those outside of it may need again, however little is kept.
+NodeSet nodes_to_repeat(const Graph& graph, const NodeSet& forward);
+
+/// A copy of the graph whose nodes outside of `forward` read no results of nodes in `forward` but those that
+/// `is_kept` holds for. They read results of copies instead, each of which stands before its first reader. What
+/// subgraphs capture and what is_repeatable() does not hold for has to be kept.
+std::unique_ptr<Graph> with_repeats(const Graph& graph, const NodeSet& forward,
+                                    const std::function<bool(const Value*)>& is_kept);
+
+}  // namespace backpass

@@ -1,0 +1,198 @@
+#include "training/training_plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <unordered_map>
+
+#include "graph/clone.hpp"
+#include "plan/order.hpp"
+#include "plan/recompute.hpp"
+#include "training/outline.hpp"
+
+namespace backpass {
+namespace {
+
+/// By value of the graph, for the outline's numbers.
+class KeptValues {
+ public:
+  KeptValues(const Program& program, const Outline& outline) : outline_(outline) {
+    for (std::size_t v = 0; v < program.values.size(); ++v) numbers_.emplace(program.values[v], v);
+  }
+
+  bool has(const Value* v, const Kept& kept) const {
+    const auto root = static_cast<std::size_t>(outline_.values[numbers_.at(v)].root);
+    return !outline_.values[root].is_choosable || kept[root] != 0;
+  }
+
+ private:
+  const Outline& outline_;
+  std::unordered_map<const Value*, std::size_t> numbers_;
+};
+
+std::string percent(double part, double whole) {
+  const auto tenths = static_cast<long long>(whole > 0 ? 1000 * part / whole + 0.5 : 0);
+  return concat(tenths / 10, ".", tenths % 10, " %");
+}
+
+/// Line by line what became of the values that the backward pass reads, after a line about all of them.
+Reports describe(const Program& program, Outline outline, const std::vector<double>& operations,
+                 const Recomputation& chosen, std::size_t needed) {
+  for (Outline::Value& value : outline.values) value.is_unwanted = false;
+  const Kept all = keep_all(outline);
+  Rehearsal rehearsal(outline);
+  const double before = rehearsal.run(all).cost;
+  rehearsal.run(chosen.kept);
+  double again = 0;
+  for (std::size_t s = 0; s < outline.steps.size(); ++s) {
+    if (rehearsal.is_repeated(static_cast<int>(s))) again += operations[s];
+  }
+  Reports reports;
+  std::size_t kept = 0;
+  for (std::size_t v = 0; v < outline.values.size(); ++v) {
+    if (!outline.values[v].is_choosable) continue;
+    if (chosen.kept[v] != 0) ++kept;
+    if (all[v] == 0 || chosen.kept[v] != 0) continue;
+    const auto s = static_cast<std::size_t>(outline.values[v].producer);
+    const Node& node = *program.steps[s].node;
+    Report report;
+    report.pass = "recompute";
+    report.node = node.label();
+    report.what =
+        concat("'", program.values[v]->name, "' is made again by the backward pass: ", outline.values[v].bytes,
+               " bytes for ", static_cast<long long>(operations[s]), " operations");
+    report.why = "max_memory";
+    report.operations_saved = concat("-", static_cast<long long>(operations[s]));
+    report.bytes_saved = concat(outline.values[v].bytes);
+    reports.push_back(std::move(report));
+  }
+  Report sum;
+  sum.pass = "recompute";
+  sum.what = concat("peak ", needed, " -> ", chosen.peak, " bytes: ", kept, " values kept, ", reports.size(),
+                    " made again, about ", percent(chosen.cost - before, before), " more work");
+  sum.why = "max_memory";
+  sum.operations_saved = concat("-", static_cast<long long>(again));
+  sum.bytes_saved = concat(static_cast<long long>(needed) - static_cast<long long>(chosen.peak));
+  reports.insert(reports.begin(), std::move(sum));
+  return reports;
+}
+
+[[noreturn]] void fail_for_budget(double given, std::size_t needed, std::size_t least) {
+  if (given > 1) {
+    fail("max_memory: got ", static_cast<std::size_t>(given), " bytes, expected at least ", least,
+         "; use a smaller batch, or allow as much");
+  }
+  // A share that this share of what is needed surely contains.
+  const double share = static_cast<double>(least + 1) / static_cast<double>(needed);
+  const auto thousandths = static_cast<long long>(share * 1000) + 1;
+  fail("max_memory: got ", given, " of ", needed, " bytes, expected at least ", static_cast<double>(thousandths) / 1000,
+       "; use a smaller batch, or allow as much");
+}
+
+}  // namespace
+
+NodeSet nodes_behind(std::span<Value* const> values) {
+  NodeSet found;
+  std::vector<const Value*> todo(values.begin(), values.end());
+  while (!todo.empty()) {
+    const Value* v = todo.back();
+    todo.pop_back();
+    if (v->producer == nullptr || !found.insert(v->producer).second) continue;
+    for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
+  }
+  return found;
+}
+
+TrainingPlan::TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler)
+    : graph_(graph),
+      forward_(std::move(forward)),
+      options_(options),
+      profiler_(profiler),
+      has_backward_(forward_.size() < graph.nodes().size()),
+      request_(read_recompute(options.recompute)),
+      plain_(make_ready(nullptr)),
+      current_(plain_) {
+  if (options_.max_memory > 0 || !options_.recompute.empty()) order_gradients();
+}
+
+void TrainingPlan::order_gradients() {
+  const std::vector<const Node*> order = with_gradients_early(*plain_->program, forward_);
+  ordered_ = clone(graph_, order).graph;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (forward_.count(order[i]) != 0) ordered_forward_.insert(ordered_->nodes()[i]);
+  }
+}
+
+std::shared_ptr<ReadyPlan> TrainingPlan::make_ready(std::unique_ptr<Graph> graph) const {
+  auto ready = std::make_shared<ReadyPlan>();
+  ready->own_graph = std::move(graph);
+  ready->graph = ready->own_graph != nullptr ? ready->own_graph.get() : &graph_;
+  ready->program = make_program(*ready->graph);
+  ready->executable = std::make_unique<Executable>(*ready->program, options_.binding_cache, profiler_);
+  return ready;
+}
+
+std::shared_ptr<ReadyPlan> TrainingPlan::current() const {
+  std::lock_guard lock(mutex_);
+  return current_;
+}
+
+/// A share is one of the most that any inputs so far needed: the arena stays as large as that.
+std::size_t TrainingPlan::allowed(std::size_t needed) {
+  if (options_.max_memory == 0) return std::numeric_limits<std::size_t>::max();
+  if (options_.max_memory > 1) return static_cast<std::size_t>(options_.max_memory);
+  std::lock_guard lock(mutex_);
+  most_needed_ = std::max(most_needed_, needed);
+  return static_cast<std::size_t>(options_.max_memory * static_cast<double>(most_needed_));
+}
+
+std::shared_ptr<ReadyPlan> TrainingPlan::ready_for(std::span<const RuntimeValue> inputs) {
+  std::shared_ptr<ReadyPlan> ready = current();
+  const bool is_asked = has_backward_ && !options_.recompute.empty();
+  const bool is_share = options_.max_memory <= 1;
+  if (!is_asked && (options_.max_memory == 0 || (is_share && !has_backward_))) return ready;
+  const std::shared_ptr<const Binding> plain = plain_->executable->binding_for(inputs);
+  const std::size_t budget = allowed(plain->arena_bytes);
+  const bool is_chosen = !is_asked || ready != plain_;
+  if (is_chosen && ready->executable->binding_for(inputs)->arena_bytes <= budget) return ready;
+  ready = decide(inputs, plain->arena_bytes, budget);
+  std::lock_guard lock(mutex_);
+  current_ = ready;
+  return ready;
+}
+
+std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> inputs, std::size_t needed,
+                                                std::size_t budget) {
+  if (needed <= budget && options_.recompute.empty()) return plain_;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::unique_ptr<Program> ordered = make_program(*ordered_);
+  const Program& program = *ordered;
+  const std::unique_ptr<Binding> binding = make_binding(program, inputs);
+  const std::vector<double> operations = count_operations(program, *binding);
+  Outline outline = make_outline(program, *binding, ordered_forward_, operations);
+  const Kept wanted = mark_unwanted(request_, program, outline);
+  const KeptValues values(program, outline);
+  auto rewritten = [&](const Kept& kept) {
+    return with_repeats(*ordered_, ordered_forward_, [&](const Value* v) { return values.has(v, kept); });
+  };
+  auto measure = [&](const Kept& kept) {
+    const std::unique_ptr<Graph> graph = rewritten(kept);
+    return make_binding(*make_program(*graph), inputs)->arena_bytes;
+  };
+  RecomputeResult result;
+  const std::size_t peak = options_.recompute.empty() ? 0 : measure(wanted);
+  if (!options_.recompute.empty() && peak <= budget) {
+    result.found = Recomputation{wanted, peak, Rehearsal(outline).run(wanted).cost};
+  } else {
+    result = choose_recomputation(outline, budget, measure);
+  }
+  if (!result.found) {
+    fail_for_budget(options_.max_memory, needed, std::min(result.least_peak, needed));
+  }
+  std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.found->kept));
+  ready->reports = describe(program, outline, operations, *result.found, needed);
+  ready->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return ready;
+}
+
+}  // namespace backpass

@@ -1,0 +1,146 @@
+"""Training within a budget of memory: the same bits, less memory, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from backpass import InvalidInput, ORTModule
+from backpass.ortmodule import RuntimeOptions
+from torch import nn
+
+
+def perceptron() -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(6):
+        layers += [nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers)
+
+
+class Encoder(nn.Module):
+    """Blocks of a BERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 2, 128, 0.1, "gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.encoder(x)
+        return result
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 8, 3, 1, 1, bias=False), nn.Conv2d(8, 8, 3, 1, 1, bias=False)
+        self.first_norm, self.second_norm = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first_norm(self.first(x)))
+        return torch.relu(self.second_norm(self.second(y)) + x)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (perceptron, (64, 32)),
+    "encoder": (Encoder, (4, 16, 32)),
+    "residual": (lambda: nn.Sequential(*[Residual() for _ in range(4)]), (4, 8, 12, 12)),
+}
+
+
+# What can be had at least; gradients of convolutions need memory of their own.
+SURE = {"perceptron": 0.5, "encoder": 0.5, "residual": 0.8}
+
+
+def graph_of(module: Any) -> Any:
+    return next(iter(module._manager.variants[0].graphs.values()))
+
+
+def summary(module: Any) -> str:
+    found = [r.what for r in graph_of(module).session.pass_reports() if r.pass_name == "recompute"]
+    return found[0] if found else ""
+
+
+def train(name: str, threads: int, **options: Any) -> tuple[list[torch.Tensor], Any]:
+    """Loss, gradients and buffers after two steps, and the module."""
+    make, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    module = ORTModule(make(), options=RuntimeOptions(num_threads=threads, **options))
+    x = torch.randn(shape)
+    for _ in range(2):
+        loss = module(x).square().mean()
+        loss.backward()
+    found = [loss.detach(), *[p.grad for p in module.parameters() if p.grad is not None], *module.buffers()]
+    return [t.clone() for t in found], module
+
+
+def least_share(error: InvalidInput) -> float:
+    return float(str(error).split("expected at least ")[1].split(";")[0])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_the_same_bits(name: str, threads: int) -> None:
+    plain, _ = train(name, threads)
+    for wanted in (0.8, 0.5, 0.3):
+        share = wanted
+        try:
+            found, module = train(name, threads, max_memory=share)
+        except InvalidInput as error:
+            share = least_share(error)
+            found, module = train(name, threads, max_memory=share)
+        assert share == wanted or wanted < SURE[name]
+        for a, b in zip(plain, found, strict=True):
+            assert torch.equal(a, b)
+        before, after = summary(module).removeprefix("peak ").split(" bytes")[0].split(" -> ")
+        assert int(after) <= share * int(before)
+
+
+def test_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = train("encoder", 2)
+    config = tmp_path / "plans.json"
+    config.write_text(json.dumps(["Gelu+Tile+Dropout+:1:3"]))
+    for level in "012":
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", str(config))
+        found, module = train("encoder", 2)
+        assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
+        assert "made again" in summary(module)
+        assert "made again by the backward pass" in module.explain()
+        if level == "0":
+            assert " 3 made again" in summary(module)
+
+
+def test_the_table_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    train("perceptron", 1, max_memory=0.5)
+    assert "Memory Optimizer     ON   at most 50% of what it would take" in caplog.text
+    caplog.clear()
+    train("perceptron", 1)
+    assert "Memory Optimizer     OFF  set max_memory" in caplog.text
+
+
+def test_statistics(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTMODULE_PRINT_MEMORY_STATS", "1")
+    caplog.set_level(logging.WARNING)
+    train("perceptron", 1)
+    for text in ("step 0 memory (MiB) | phase: post_forward | planned: ", "step 1 memory (MiB) | phase: post_backward"):
+        assert text in caplog.text
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"max_memory: got 100 bytes, expected at least \d+; use a smaller batch"):
+        train("perceptron", 1, max_memory=100)
+    with pytest.raises(ValueError, match="max_memory: got -1, expected"):
+        RuntimeOptions(max_memory=-1)
+    with pytest.raises(ValueError, match="memory_opt_level: got 3, expected 0, 1 or 2"):
+        RuntimeOptions(memory_opt_level=3)
+    config = tmp_path / "plans.json"
+    config.write_text("{}")
+    with pytest.raises(ValueError, match="expected a list of strings"):
+        train("perceptron", 1, memory_opt_config=str(config))
