@@ -121,7 +121,7 @@ class OutlineMaker {
     }
     if (!step.runs || !step.is_forward || !step.is_repeatable || step.is_view) return;
     for (int v : step.outputs) {
-      value(v).is_choosable = value(v).bytes * kSmallShare > binding_.arena_bytes && !value(v).is_kept_to_the_end;
+      value(v).is_choosable = value(v).bytes * kSmallShare > binding_.arena_bytes() && !value(v).is_kept_to_the_end;
     }
   }
 

@@ -89,6 +89,12 @@ Reports describe(const Program& program, Outline outline, const std::vector<doub
        "; use a smaller batch, or allow as much");
 }
 
+[[noreturn]] void fail_for_sizes(const Binding& binding, std::size_t needed, double given) {
+  const Value& found = *binding.program->values[static_cast<std::size_t>(binding.found.front())];
+  fail<Unsupported>("max_memory: got ", given, " for a run of up to ", needed, " bytes whose sizes data decide ('",
+                    found.name, "'): what to compute again is not chosen there; use a smaller batch, or allow as much");
+}
+
 }  // namespace
 
 NodeSet nodes_behind(std::span<Value* const> values) {
@@ -152,10 +158,15 @@ std::shared_ptr<ReadyPlan> TrainingPlan::ready_for(std::span<const RuntimeValue>
   const bool is_share = options_.max_memory <= 1;
   if (!is_asked && (options_.max_memory == 0 || (is_share && !has_backward_))) return ready;
   const std::shared_ptr<const Binding> plain = plain_->executable->binding_for(inputs);
-  const std::size_t budget = allowed(plain->arena_bytes);
+  const std::size_t needed = at_most(plain).back()->arena_bytes();
+  const std::size_t budget = allowed(needed);
+  if (plain->rest != nullptr) {  // what is to be kept cannot be chosen before sizes are known
+    if (needed > budget) fail_for_sizes(*plain, needed, options_.max_memory);
+    return ready;
+  }
   const bool is_chosen = !is_asked || ready != plain_;
-  if (is_chosen && ready->executable->binding_for(inputs)->arena_bytes <= budget) return ready;
-  ready = decide(inputs, plain->arena_bytes, budget);
+  if (is_chosen && ready->executable->binding_for(inputs)->arena_bytes() <= budget) return ready;
+  ready = decide(inputs, needed, budget);
   std::lock_guard lock(mutex_);
   current_ = ready;
   return ready;
@@ -177,7 +188,7 @@ std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> in
   };
   auto measure = [&](const Kept& kept) {
     const std::unique_ptr<Graph> graph = rewritten(kept);
-    return make_binding(*make_program(*graph), inputs)->arena_bytes;
+    return make_binding(*make_program(*graph), inputs)->arena_bytes();
   };
   RecomputeResult result;
   const std::size_t peak = options_.recompute.empty() ? 0 : measure(wanted);

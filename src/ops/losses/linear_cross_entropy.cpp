@@ -10,6 +10,7 @@
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
 #include "ops/losses/label_loss.hpp"
+#include "ops/flops.hpp"
 #include "ops/losses/linear_loss.hpp"
 #include "support/visit.hpp"
 
@@ -190,7 +191,12 @@ const Register kLoss({.name = "LinearCrossEntropy",
                       .prepare = prepare,
                       .gradient = gradient,
                       .fused_gradient = fused_gradient,
-                      .half_through_float = true});
+                      .half_through_float = true,
+                      .flops = [](const Node& node) {
+                        const Dim products = node.outputs.size() > 1 ? 3 : 1;  // scores, and two gradients
+                        const Dim rows = flops::shape(node.inputs.at(0)).at(0);
+                        return Dim(2) * products * rows * flops::elements(node.inputs.at(1));
+                      }});
 
 }  // namespace
 }  // namespace backpass
