@@ -9,8 +9,8 @@
 #include "gradient/composite.hpp"
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
-#include "ops/losses/label_loss.hpp"
 #include "ops/flops.hpp"
+#include "ops/losses/label_loss.hpp"
 #include "ops/losses/linear_loss.hpp"
 #include "support/visit.hpp"
 
