@@ -246,8 +246,9 @@ std::vector<Tensor> two_steps(const RandomNetwork& network, const SessionOptions
 TEST(Recompute, StepModelsToo) {
   for (unsigned seed : {31U, 32U, 33U}) {
     const RandomNetwork network(seed, 16, false);
-    const std::vector<Tensor> plain = two_steps(network, {});
-    const std::vector<Tensor> found = two_steps(network, {.max_memory = 0.85});
+    const std::vector<std::string> off{"keep_less"};  // it would leave nothing to gain in networks of this size
+    const std::vector<Tensor> plain = two_steps(network, {.disabled_passes = off});
+    const std::vector<Tensor> found = two_steps(network, {.disabled_passes = off, .max_memory = 0.85});
     ASSERT_EQ(plain.size(), found.size());
     for (std::size_t i = 0; i < plain.size(); ++i) {
       EXPECT_EQ(std::memcmp(plain[i].data(), found[i].data(), plain[i].bytes()), 0) << seed << " " << i;
