@@ -192,14 +192,18 @@ class SessionOptions:
 
     @property
     def max_memory(self) -> float:
-        """bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit is made again by the backward pass; 0: no limit"""
+        """
+        bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit is made again by the backward pass; 0: no limit
+        """
 
     @max_memory.setter
     def max_memory(self, arg: float, /) -> None: ...
 
     @property
     def recompute(self) -> list[str]:
-        """what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as 'Gelu+Dropout:1:2'"""
+        """
+        what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as 'Gelu+Dropout:1:2'
+        """
 
     @recompute.setter
     def recompute(self, arg: Sequence[str], /) -> None: ...
@@ -245,6 +249,27 @@ class StepRecord:
 
     def __repr__(self) -> str: ...
 
+class PlannedBuffer:
+    """A value that lies in the arena while steps first to last run."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def last(self) -> int: ...
+
 class PlanReport:
     """What planning decided for one set of input extents."""
 
@@ -268,6 +293,16 @@ class PlanReport:
 
     @property
     def late_steps(self) -> int: ...
+
+    @property
+    def buffers(self) -> list[PlannedBuffer]: ...
+
+    @property
+    def live_bytes(self) -> list[int]:
+        """Of buffers, while each step runs."""
+
+    def svg(self) -> str:
+        """A picture: steps to the right, places in the arena upwards."""
 
     def __repr__(self) -> str: ...
 
