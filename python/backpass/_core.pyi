@@ -192,14 +192,18 @@ class SessionOptions:
 
     @property
     def max_memory(self) -> float:
-        """bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit is made again by the backward pass; 0: no limit"""
+        """
+        bytes of intermediate values in training, or up to 1 a share of what they would take: what does not fit is made again by the backward pass; 0: no limit
+        """
 
     @max_memory.setter
     def max_memory(self, arg: float, /) -> None: ...
 
     @property
     def recompute(self) -> list[str]:
-        """what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as 'Gelu+Dropout:1:2'"""
+        """
+        what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as 'Gelu+Dropout:1:2'
+        """
 
     @recompute.setter
     def recompute(self, arg: Sequence[str], /) -> None: ...
