@@ -182,16 +182,21 @@ RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget,
     if (peak <= budget) result.found = Recomputation{state.kept, peak, state.result.cost};
     return peak;
   };
-  for (Candidate& candidate : cheapest_first(beginnings, budget)) {
-    // Places in an arena leave gaps: what does not fit by them is looked for again with less.
-    constexpr int kTries = 6;
-    std::optional<State> state = std::move(candidate.state);
-    std::size_t target = budget;
-    for (int i = 0; i < kTries && state; ++i) {
-      const std::size_t peak = take_if_it_fits(*state);
+  // Places in an arena leave gaps, which no two plans have in common: what does not fit by them is looked for again
+  // with less.
+  constexpr std::size_t kCandidates = 2, kTries = 5;
+  std::vector<Candidate> candidates = cheapest_first(beginnings, budget);
+  if (candidates.size() > kCandidates) candidates.resize(kCandidates);
+  for (std::size_t i = 0; i < kTries; ++i) {
+    const std::size_t target = budget - budget * i / 25;
+    for (Candidate& candidate : candidates) {
+      if (i > 0) {
+        std::optional<State> state = beginnings.search(candidate.beginning, target);
+        if (!state) continue;
+        candidate.state = std::move(*state);
+      }
+      take_if_it_fits(candidate.state);
       if (result.found) return result;
-      target -= std::min(target, peak - budget);
-      state = beginnings.search(candidate.beginning, target);
     }
   }
   for (std::size_t i = 0; i < beginnings.count(); ++i) {
