@@ -106,7 +106,7 @@ class Search {
     for (int v : candidates) {
       char& is_kept = state.kept[static_cast<std::size_t>(v)];
       is_kept = 1;
-      const double saved = state.result.cost - rehearsal_.run(state.kept).cost;
+      const double saved = state.result.cost - rehearsal_.cost(state.kept);
       is_kept = 0;
       const Outline::Value& value = outline_.values[static_cast<std::size_t>(v)];
       gains[static_cast<std::size_t>(v)] = saved / static_cast<double>(value.bytes);
@@ -122,17 +122,41 @@ class Search {
   Kept all_;
 };
 
-/// The cheapest of what fits by rehearsal; none if nothing does.
-std::optional<State> cheapest(Search& search, const std::vector<State>& blocks, std::size_t target) {
-  std::optional<State> best;
-  auto consider = [&](State state) {
-    if (state.result.peak > target) return;
-    search.take_up(state, target);
-    if (!best || state.result.cost < best->result.cost) best = std::move(state);
-  };
-  consider(search.drop_until(target));
-  for (const State& state : blocks) consider(state);
-  return best;
+/// What a search from one of its beginnings finds: 0 is everything, the others are blocks.
+class Beginnings {
+ public:
+  explicit Beginnings(Search& search) : search_(search), blocks_(search.between_blocks()) {}
+
+  std::size_t count() const { return 1 + blocks_.size(); }
+
+  std::optional<State> search(std::size_t beginning, std::size_t target) {
+    State state = beginning == 0 ? search_.drop_until(target) : blocks_[beginning - 1];
+    if (state.result.peak > target) return std::nullopt;
+    search_.take_up(state, target);
+    return state;
+  }
+
+  /// As little memory as each can do with, whatever the budget.
+  State least(std::size_t beginning) { return beginning == 0 ? search_.drop_until(0) : blocks_[beginning - 1]; }
+
+ private:
+  Search& search_;
+  std::vector<State> blocks_;
+};
+
+struct Candidate {
+  std::size_t beginning;
+  State state;
+};
+
+std::vector<Candidate> cheapest_first(Beginnings& beginnings, std::size_t target) {
+  std::vector<Candidate> found;
+  for (std::size_t i = 0; i < beginnings.count(); ++i) {
+    if (std::optional<State> state = beginnings.search(i, target)) found.push_back({i, std::move(*state)});
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.state.result.cost < b.state.result.cost; });
+  return found;
 }
 
 }  // namespace
@@ -151,28 +175,32 @@ Kept keep_all(const Outline& outline) {
 
 RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget, const MeasurePeak& measure) {
   Search search(outline);
-  const std::vector<State> blocks = search.between_blocks();
+  Beginnings beginnings(search);
   RecomputeResult result;
   auto take_if_it_fits = [&](const State& state) {
     const std::size_t peak = measure(state.kept);
     if (peak <= budget) result.found = Recomputation{state.kept, peak, state.result.cost};
     return peak;
   };
-  // Places in an arena leave gaps: what does not fit by them is looked for again with less.
-  constexpr int kTries = 6;
-  std::size_t target = budget;
-  for (int i = 0; i < kTries && !result.found; ++i) {
-    const std::optional<State> state = cheapest(search, blocks, target);
-    if (!state) break;
-    const std::size_t peak = take_if_it_fits(*state);
-    if (peak > budget) target -= std::min(target, peak - budget);
+  // Places in an arena leave gaps, which no two plans have in common: what does not fit by them is looked for again
+  // with less.
+  constexpr std::size_t kCandidates = 2, kTries = 5;
+  std::vector<Candidate> candidates = cheapest_first(beginnings, budget);
+  if (candidates.size() > kCandidates) candidates.resize(kCandidates);
+  for (std::size_t i = 0; i < kTries; ++i) {
+    const std::size_t target = budget - budget * i / 25;
+    for (Candidate& candidate : candidates) {
+      if (i > 0) {
+        std::optional<State> state = beginnings.search(candidate.beginning, target);
+        if (!state) continue;
+        candidate.state = std::move(*state);
+      }
+      take_if_it_fits(candidate.state);
+      if (result.found) return result;
+    }
   }
-  if (result.found) return result;
-  // The same for every budget, so that the least that is found here is one that can be had.
-  std::vector<State> least = blocks;
-  least.push_back(search.drop_until(0));
-  for (const State& state : least) {
-    const std::size_t peak = take_if_it_fits(state);
+  for (std::size_t i = 0; i < beginnings.count(); ++i) {
+    const std::size_t peak = take_if_it_fits(beginnings.least(i));
     if (result.found) return result;
     if (result.least_peak == 0 || peak < result.least_peak) result.least_peak = peak;
   }

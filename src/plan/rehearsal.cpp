@@ -129,7 +129,7 @@ void Rehearsal::find_peak(Result& result) {
   }
 }
 
-Rehearsal::Result Rehearsal::run(const Kept& kept) {
+void Rehearsal::walk_through(const Kept& kept) {
   walk_.clear();
   repeated_.assign(outline_.steps.size(), 0);
   for (std::size_t s = 0; s < outline_.steps.size(); ++s) {
@@ -138,6 +138,17 @@ Rehearsal::Result Rehearsal::run(const Kept& kept) {
     if (!step.is_forward) add_repeats(step.inputs, kept);
     walk_.push_back({static_cast<int>(s), false});
   }
+}
+
+double Rehearsal::cost(const Kept& kept) {
+  walk_through(kept);
+  Result result;
+  find_last_reads(kept, result);
+  return result.cost;
+}
+
+Rehearsal::Result Rehearsal::run(const Kept& kept) {
+  walk_through(kept);
   Result result;
   find_last_reads(kept, result);
   place(kept);

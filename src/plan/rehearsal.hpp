@@ -51,6 +51,8 @@ class Rehearsal {
   };
 
   Result run(const Kept& kept);
+  /// The cost alone, which is found sooner.
+  double cost(const Kept& kept);
 
   /// After run(): whether the step ran a second time, and whether a value of the forward pass was there at a position.
   bool is_repeated(int step) const { return repeated_[static_cast<std::size_t>(step)] != 0; }
@@ -70,6 +72,7 @@ class Rehearsal {
     int first, last;
   };
 
+  void walk_through(const Kept& kept);
   bool is_available(int value, const Kept& kept) const;
   void add_repeats(const std::vector<int>& needed, const Kept& kept);
   void collect_cone(int step, const Kept& kept, std::vector<char>& seen);

@@ -34,7 +34,7 @@ struct ReadyPlan {
 
 class TrainingPlan {
  public:
-  /// `forward`: the nodes of the forward pass. The graph must outlive the plan and not change; options too.
+  /// `forward`: the nodes of the forward pass. The graph must outlive the plan and not change.
   TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler);
 
   /// What runs inputs of these extents. InvalidInput when they do not fit into the memory allowed, whatever is made
@@ -52,7 +52,7 @@ class TrainingPlan {
 
   const Graph& graph_;
   NodeSet forward_;
-  const SessionOptions& options_;
+  SessionOptions options_;
   Profiler* profiler_;
   bool has_backward_;
   RecomputeRequest request_;

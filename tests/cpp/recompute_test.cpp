@@ -190,6 +190,16 @@ TEST(Recompute, ImpossibleBudgets) {
   expect_error<InvalidInput>([&] { network.session({.max_memory = -2}); }, {"max_memory: got -2, expected"});
 }
 
+TEST(Recompute, ForwardAloneHasNothingToGiveUp) {
+  const RandomNetwork network(3, 6);
+  ModuleSession share = network.session({.max_memory = 0.01});
+  ModuleSession plain = network.session({});
+  const Values feeds = network.feeds(2);
+  expect_same_bits(plain.forward(feeds, 5), share.forward(feeds, 5));
+  ModuleSession bytes = network.session({.max_memory = 100});
+  expect_error<InvalidInput>([&] { bytes.forward(feeds, 5); }, {"max_memory: got 100 bytes, expected at least "});
+}
+
 TEST(Recompute, DecidesAgainForLargerExtents) {
   const RandomNetwork network(5, 12);
   ModuleSession plain = network.session({});
