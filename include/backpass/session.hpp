@@ -81,8 +81,8 @@ struct PlanReport {
   int steps = 0;
   int views = 0;
   int in_place = 0;
-  int late_steps = 0;                    ///< steps whose shapes are only known while running
-  std::string text;                      ///< printable: one line per step, then the largest values
+  int late_steps = 0;                         ///< steps whose shapes are only known while running
+  std::string text;                           ///< printable: one line per step, then the largest values
   std::vector<PlannedBuffer> buffers = {};    ///< in order of their first step
   std::vector<std::int64_t> live_bytes = {};  ///< of buffers, while each step runs
 

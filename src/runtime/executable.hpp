@@ -82,8 +82,8 @@ class Executable {
   /// What a run writes its outputs to.
   struct Targets {
     std::span<const Tensor> wanted = {};  ///< by the caller, where it is a tensor
-    BufferPool* pool = nullptr;      ///< gives the others
-    bool are_all_planned = false;    ///< Unsupported for an output that is not written directly
+    BufferPool* pool = nullptr;           ///< gives the others
+    bool are_all_planned = false;         ///< Unsupported for an output that is not written directly
   };
 
   std::unique_ptr<State> take_state();
