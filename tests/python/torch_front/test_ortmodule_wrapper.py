@@ -320,7 +320,10 @@ def test_generate_of_transformers() -> None:
     words = torch.randint(1, 50, (2, 5))
     how = {"max_new_tokens": 6, "do_sample": False, "use_cache": False, "pad_token_id": 0}
     assert torch.equal(ours.generate(words, **how), net.generate(words, **how))
-    assert len(ours._manager.variants) == 2  # the second for all lengths
+    # Each word is another length: the first two are captured as they are, the third for all that follow.
+    assert [v.dynamic for v in ours._manager.variants] == [False, False, True]
+    assert torch.equal(ours.generate(words[:, :3], **how), net.generate(words[:, :3], **how))
+    assert len(ours._manager.variants) == 3
     relaxed = ORTModule(net)
     how["use_cache"] = True  # an object that forward changes: PyTorch runs the module
     assert torch.equal(relaxed.generate(words, **how), net.generate(words, **how))
