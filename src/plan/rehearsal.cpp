@@ -52,9 +52,9 @@ void Rehearsal::find_last_reads(const Kept& kept, Result& result) {
   }
   for (std::size_t i = walk_.size(); i-- > 0;) {
     const Outline::Step& step = outline_.steps[static_cast<std::size_t>(walk_[i].step)];
-    const int shift = walk_[i].is_repeat ? static_cast<int>(count) : 0;
+    const std::size_t shift = walk_[i].is_repeat ? count : 0;
     const bool is_read = std::any_of(step.outputs.begin(), step.outputs.end(),
-                                     [&](int v) { return last_read_[static_cast<std::size_t>(v + shift)] >= 0; });
+                                     [&](int v) { return last_read_[static_cast<std::size_t>(v) + shift] >= 0; });
     if (!is_read) continue;
     is_needed_[i] = 1;
     result.cost += step.cost;
@@ -82,11 +82,11 @@ bool Rehearsal::reuse_input(const Outline::Step& step, bool reads_kept, int out,
 }
 
 void Rehearsal::place_outputs(const Outline::Step& step, const Entry& entry, int at, const Kept& kept) {
-  const int shift = entry.is_repeat ? static_cast<int>(outline_.values.size()) : 0;
+  const std::size_t shift = entry.is_repeat ? outline_.values.size() : 0;
   const bool is_forward = step.is_forward && !entry.is_repeat;
   if (step.is_view) {
     const int storage = storage_of_[static_cast<std::size_t>(number(step.inputs[0], is_forward, kept))];
-    const auto out = static_cast<std::size_t>(step.outputs[0] + shift);
+    const std::size_t out = static_cast<std::size_t>(step.outputs[0]) + shift;
     storage_of_[out] = storage;
     if (storage < 0) return;
     int& last = storages_[static_cast<std::size_t>(storage)].last;
@@ -95,8 +95,8 @@ void Rehearsal::place_outputs(const Outline::Step& step, const Entry& entry, int
   }
   for (int v : step.outputs) {
     const std::size_t bytes = outline_.values[static_cast<std::size_t>(v)].bytes;
-    const auto out = static_cast<std::size_t>(v + shift);
-    if (bytes == 0 || reuse_input(step, is_forward, v + shift, at, kept)) continue;
+    const std::size_t out = static_cast<std::size_t>(v) + shift;
+    if (bytes == 0 || reuse_input(step, is_forward, static_cast<int>(out), at, kept)) continue;
     storage_of_[out] = static_cast<int>(storages_.size());
     storages_.push_back({bytes, at, std::max(at, last_read_[out])});
   }
