@@ -353,6 +353,12 @@ void Executable::execute(State& state, std::span<const RuntimeValue> inputs, std
 
 namespace {
 
+/// A body that never ran does not know the extents of what it would have made.
+bool is_empty_of(const BoundValue& expected, const RuntimeValue& found) {
+  return found.is_tensor() && found.tensor.size() == 0 && element_count(expected.dims()) == 0 &&
+         found.tensor.dims().size() == expected.dims().size();
+}
+
 template <class State>
 const void* address_of(const Place& place, State& state, std::span<const RuntimeValue> inputs) {
   switch (place.kind) {
@@ -418,6 +424,9 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     if (bound.late_outputs[k] < 0) continue;
     detach(detach, results[k]);
     const BoundValue& expected = binding.values[static_cast<std::size_t>(step.outputs[k])];
+    if (expected.is_known && is_empty_of(expected, results[k])) {
+      results[k].tensor = results[k].tensor.reshaped(expected.dims());
+    }
     if (expected.is_known && (!results[k].is_tensor() || results[k].tensor.dims() != expected.dims() ||
                               results[k].tensor.dtype() != expected.dtype)) {
       fail<InternalBug>(step.node->label(), " output ", k, " was planned as ", name_of(expected.dtype),

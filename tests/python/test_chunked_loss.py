@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from backpass import InferenceSession, InvalidInput, _core, api, artifacts
+from backpass import InferenceSession, InvalidInput, ORTModule, _core, api, artifacts
 from onnx import TensorProto, helper, numpy_helper
 
 IGNORED = -100
@@ -305,3 +305,24 @@ def test_training_from_artifacts(tmp_path: Path) -> None:
     np.testing.assert_allclose(losses[:5], losses[5:], rtol=1e-5)
     assert losses[4] < losses[0]
     assert peaks[0] < peaks[1]
+
+
+def test_nothing_counts_and_no_number_flows_back() -> None:
+    """A perplexity over no labels at all: not a number, with gradients of 0 as torch has them."""
+
+    class Perplexity(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(16, 2500)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.head(x), labels).exp()
+
+    module = ORTModule(Perplexity())
+    loss = module(torch.randn(700, 16), torch.full((700,), IGNORED))
+    loss.backward()
+    assert FUSED in module.explain()
+    assert loss.isnan()
+    for p in module.parameters():
+        assert p.grad is not None
+        assert not p.grad.any()

@@ -163,3 +163,27 @@ def test_only_the_step_that_finds_the_size_is_late() -> None:
     plan = backpass.InferenceSession(three_layers().SerializeToString()).plan({"x": np.ones((8, WIDTH), np.float32)})
     assert plan.late_steps == 1
     assert "sizes found" in str(plan)
+
+
+def test_a_loop_that_data_make_run_never() -> None:
+    """What its body would have made has the extents that were planned."""
+    sketch = Sketch(0)
+    sketch.nodes, sketch.weights = [], []
+    mask = sketch.mask("x")
+    rows = sketch.op("Concat", "x", sketch.op("Compress", "x", mask, axis=0), axis=0)
+    size = sketch.op("Shape", sketch.op("NonZero", mask), start=1)
+    count = sketch.op("Reshape", size, sketch.constant(np.array([], np.int64)))
+    state = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, WIDTH])
+    outputs = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [None, WIDTH]) for v in ("z", "scan")]
+    flags = [helper.make_tensor_value_info(v, TensorProto.BOOL, []) for v in ("c", "d")]
+    body = helper.make_graph(
+        [helper.make_node("Tanh", ["y"], ["z"]), helper.make_node("Identity", ["z"], ["scan"]),
+         helper.make_node("Identity", ["c"], ["d"])],
+        "body", [helper.make_tensor_value_info("i", TensorProto.INT64, []), flags[0], state], [flags[1], *outputs],
+    )  # fmt: skip
+    sketch.nodes.append(helper.make_node("Loop", [count, "", rows], ["last", "all"], body=body))
+    session = backpass.InferenceSession(sketch.model(["last", sketch.op("Exp", "all")]).SerializeToString())
+    for level, trips in ((9, 3), (-9, 0), (9, 3)):
+        last, scanned = session.run(None, {"x": np.full((3, WIDTH), level, np.float32)})
+        assert last.shape == (3 + trips, WIDTH)
+        assert scanned.shape == (trips, 3 + trips, WIDTH)

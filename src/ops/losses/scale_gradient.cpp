@@ -1,6 +1,7 @@
 // ScaleGradient(x, factor): what flows back through a loss whose gradients are known already. Not in place: x was there
 // before the loss was handed out, its result goes to whoever asked for gradients.
 #include <algorithm>
+#include <cmath>
 
 #include "graph/op.hpp"
 #include "ops/shape_rules.hpp"
@@ -23,7 +24,9 @@ Kernel prepare(PrepareContext& c) {
     visit_real(dtype, [&]<class T>() {
       const T* x = a.in<T>(0);
       T* y = a.out<T>(0);
-      const T factor = *a.in<T>(1);
+      T factor = *a.in<T>(1);
+      // Where no row counts, gradients are 0 whatever flows back; the loss itself is not a number then.
+      if (!std::isfinite(factor) && std::all_of(x, x + count, [](T v) { return v == T{0}; })) factor = T{1};
       parallel_for(count, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
         if (factor == T{1}) {
           std::copy(x + begin, x + end, y + begin);

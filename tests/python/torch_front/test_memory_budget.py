@@ -145,3 +145,10 @@ def test_refusals(tmp_path: Path) -> None:
     config.write_text("{}")
     with pytest.raises(ValueError, match="expected a list of strings"):
         train("perceptron", 1, memory_opt_config=str(config))
+
+
+def test_the_least_share_is_never_more_than_all() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    with pytest.raises(Exception, match=r"max_memory: got 0\.5 of [0-9]+ bytes, expected at least 1;"):
+        ORTModule(module, options=RuntimeOptions(max_memory=0.5))(torch.randn(4, 8))
+    ORTModule(module, options=RuntimeOptions(max_memory=1.0))(torch.randn(4, 8)).sum().backward()
