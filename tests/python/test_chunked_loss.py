@@ -15,6 +15,7 @@ import onnx
 import pytest
 import torch
 from backpass import InferenceSession, InvalidInput, ORTModule, _core, api, artifacts
+from backpass.ortmodule import RuntimeOptions
 from onnx import TensorProto, helper, numpy_helper
 
 IGNORED = -100
@@ -307,7 +308,8 @@ def test_training_from_artifacts(tmp_path: Path) -> None:
     assert peaks[0] < peaks[1]
 
 
-def test_nothing_counts_and_no_number_flows_back() -> None:
+@pytest.mark.parametrize("disabled", [(), ("chunk_loss",)])
+def test_nothing_counts_and_no_number_flows_back(disabled: tuple[str, ...]) -> None:
     """A perplexity over no labels at all: not a number, with gradients of 0 as torch has them."""
 
     class Perplexity(torch.nn.Module):
@@ -318,10 +320,10 @@ def test_nothing_counts_and_no_number_flows_back() -> None:
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(self.head(x), labels).exp()
 
-    module = ORTModule(Perplexity())
+    module = ORTModule(Perplexity(), options=RuntimeOptions(disabled_passes=disabled))
     loss = module(torch.randn(700, 16), torch.full((700,), IGNORED))
     loss.backward()
-    assert FUSED in module.explain()
+    assert (FUSED in module.explain()) == (not disabled)
     assert loss.isnan()
     for p in module.parameters():
         assert p.grad is not None

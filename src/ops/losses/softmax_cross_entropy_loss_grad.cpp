@@ -40,7 +40,8 @@ void position_factors(const LossShape& s, LossReduction reduction, const T* dy, 
     auto label = checked_label(labels, i, s.classes, ignore, where);
     double weight = label ? label_weight(weights, *label) : 0;
     total += weight;
-    factors[i] = static_cast<T>(weight * static_cast<double>(dy[reduction == LossReduction::none ? i : 0]));
+    const auto flow = static_cast<double>(dy[reduction == LossReduction::none ? i : 0]);
+    factors[i] = label ? static_cast<T>(weight * flow) : T{0};  // also where the loss is not a number
   }
   if (reduction != LossReduction::mean || total == 0) return;
   for (std::int64_t i = 0; i < s.labels(); ++i) factors[i] = static_cast<T>(static_cast<double>(factors[i]) / total);
