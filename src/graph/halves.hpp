@@ -1,6 +1,7 @@
 // The two halves of a training graph: what its outputs need, and what only its gradients need.
 #pragma once
 
+#include <string>
 #include <unordered_set>
 
 #include "graph/op.hpp"
@@ -9,8 +10,15 @@ namespace backpass {
 
 using NodeSet = std::unordered_set<const Node*>;
 
-/// Nodes that only gradients among the outputs need (Graph::first_gradient); none in a graph without gradients.
+/// Nodes that outputs need which are no gradients (Graph::first_gradient); all of a graph without gradients.
+NodeSet first_half(const Graph& graph);
+
+/// Nodes that only gradients among the outputs need.
 NodeSet second_half(const Graph& graph);
+
+/// Name of a copy of the node, for the second half. What it draws at random is named by the node, or by its result when
+/// it has no name.
+std::string name_of_copy(const Node& node);
 
 /// The value whose memory this one lies in: itself, or what it is a view of.
 template <class V>  // Value or const Value

@@ -77,9 +77,7 @@ class Repetition {
     }
     while (writes.back() == nullptr) writes.pop_back();
     // By its name a random node draws the same numbers.
-    const bool is_unnamed = node.name.empty() && node.output(0) != nullptr;
-    Node* made =
-        graph_.add_node(node.op, reads, writes, is_unnamed ? node.output(0)->name : node.name, node.domain, &before);
+    Node* made = graph_.add_node(node.op, reads, writes, name_of_copy(node), node.domain, &before);
     made->attributes = node.attributes;
     made->def = node.def;
   }

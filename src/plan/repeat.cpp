@@ -111,10 +111,6 @@ bool is_repeatable(const Node& node) {
   return !node.def->is_random || node.def->is_one_pass;
 }
 
-std::string name_of_copy(const Node& node) {
-  return node.name.empty() && node.output(0) != nullptr ? node.output(0)->name : node.name;
-}
-
 std::size_t input_of_copy(const Node& node, std::size_t i) {
   return is_batch_norm(node) && i >= kMean ? i - (kMean - kScale) : i;
 }

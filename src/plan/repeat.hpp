@@ -3,20 +3,14 @@
 
 #include <functional>
 #include <memory>
-#include <unordered_set>
 
-#include "graph/graph.hpp"
+#include "graph/halves.hpp"
 
 namespace backpass {
-
-using NodeSet = std::unordered_set<const Node*>;
 
 /// Whether a second node like this one gives the same bits: it depends on its inputs alone, and its sizes are known
 /// before it runs.
 bool is_repeatable(const Node& node);
-
-/// Name of a copy of the node. What it draws at random is named by the node, or by its result when it has no name.
-std::string name_of_copy(const Node& node);
 
 /// Which input of the node a copy reads as its input i. Running statistics of a batch normalisation may have changed in
 /// between, and are of no use to a copy: it reads something else of that type.

@@ -277,8 +277,6 @@ class Binder {
         output.buffer = static_cast<int>(binding_.output_bytes.size());
         storage->place = {Place::Kind::output, output.buffer, 0, nullptr};
         binding_.output_bytes.push_back(storage->bytes);
-      } else {
-        output.needs_copy = true;
       }
     }
   }

@@ -71,9 +71,8 @@ struct BoundStep {
 /// An output, and how it is obtained when a run has ended.
 struct BoundOutput {
   int value = 0;
-  bool needs_copy = false;  ///< aliases an input, a constant or another output
-  int buffer = -1;          ///< index of the output buffer it is written to directly; -1 otherwise
-  int part = -1;            ///< number of the Binding that computes it; -1: a later one
+  int buffer = -1;  ///< index of the output buffer it is written to directly; -1: it is copied
+  int part = -1;    ///< number of the Binding that computes it; -1: a later one
 };
 
 /// A piece of memory and the steps between which it is needed.

@@ -237,7 +237,7 @@ void Executable::run_to_end(State& state, std::span<const RuntimeValue> inputs, 
   }
 }
 
-/// A program that is run as a whole has nothing to pause for: its last step would say so.
+/// Whoever runs a program as a whole has nothing to give to a pause: running it as an ordinary step says so.
 void Executable::run_all(State& state, std::span<const RuntimeValue> inputs, const Targets& targets) {
   if (run_to_pause(state, inputs, targets, program_.outputs.size())) {
     const Binding& binding = state.binding();

@@ -34,12 +34,7 @@ class Inference {
       if (!found[i].is_tensor()) continue;  // nobody reads it
       const int v = before.found[i];
       set_type(v, type_of(found[i]));
-      if (value(v).type.shape && value(v).type.shape->size() == found[i].tensor.dims().size()) {
-        for (std::size_t axis = 0; axis < found[i].tensor.dims().size(); ++axis) {
-          auto symbol = (*value(v).type.shape)[axis].symbol_name();
-          if (symbol) symbols_.emplace(*symbol, found[i].tensor.dims()[axis]);
-        }
-      }
+      learn_symbols(value(v), found[i].tensor.dims(), [](std::size_t, const std::string&, const Dim&) {});
     }
   }
 
@@ -64,7 +59,11 @@ class Inference {
       if (bound(v).constant != nullptr) continue;  // a captured constant
       set_type(v, input_type(value(v), inputs[i]));
       if (inputs[i].is_tensor() && inputs[i].tensor.dtype() != DType::string) {
-        learn_symbols(value(v), inputs[i].tensor.dims());
+        const Dims& dims = inputs[i].tensor.dims();
+        learn_symbols(value(v), dims, [&](std::size_t axis, const std::string& symbol, const Dim& other) {
+          fail("input '", value(v).name, "' axis ", axis, ": got ", dims[axis], ", but '", symbol, "' is ", other.str(),
+               " in another input; they must be equal");
+        });
       }
     }
   }
@@ -177,15 +176,15 @@ class Inference {
     return Type::sequence(Type::tensor(declared.type.element->dtype));
   }
 
-  void learn_symbols(const Value& input, const Dims& dims) {
-    if (!input.type.shape || input.type.shape->size() != dims.size()) return;
-    for (std::size_t i = 0; i < dims.size(); ++i) {
-      auto symbol = (*input.type.shape)[i].symbol_name();
+  /// What the extents say of the symbols they are declared as. `contradicted` is told of those known as another number.
+  template <class F>
+  void learn_symbols(const Value& declared, const Dims& dims, const F& contradicted) {
+    if (!declared.type.shape || declared.type.shape->size() != dims.size()) return;
+    for (std::size_t axis = 0; axis < dims.size(); ++axis) {
+      auto symbol = (*declared.type.shape)[axis].symbol_name();
       if (!symbol) continue;
-      auto [it, added] = symbols_.emplace(*symbol, dims[i]);
-      if (added || it->second.is(dims[i])) continue;
-      fail("input '", input.name, "' axis ", i, ": got ", dims[i], ", but '", *symbol, "' is ", it->second.str(),
-           " in another input; they must be equal");
+      auto [it, added] = symbols_.emplace(*symbol, dims[axis]);
+      if (!added && !it->second.is(dims[axis])) contradicted(axis, *symbol, it->second);
     }
   }
 

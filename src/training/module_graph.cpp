@@ -68,7 +68,7 @@ void add_with_sources(const Value* v, ValueSet& found) {
 
 }  // namespace
 
-NodeSet first_half(const Graph& graph) {
+NodeSet up_to_yield(const Graph& graph) {
   NodeSet found;
   for (const Node* node : graph.nodes()) {
     found.insert(node);

@@ -32,8 +32,8 @@ struct ReadLater {
 /// `repeated` belong to the first half, and may run again in the second.
 ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated = {});
 
-/// The nodes of the first half, the YieldOp included; all where there is none.
-NodeSet first_half(const Graph& graph);
+/// The nodes that run before the caller gets a say, the YieldOp included; all where there is none.
+NodeSet up_to_yield(const Graph& graph);
 
 /// For each output: whether it depends differentiably on any of the inputs.
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs);

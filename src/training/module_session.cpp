@@ -68,7 +68,7 @@ struct Variant {
   Variant(ModuleGraph graph, Mask mask, PassManager before, const SessionOptions& options, Profiler* profiler)
       : seeded(std::move(mask)), module(std::move(graph)), passes(std::move(before)) {
     if (options.optimize) passes.run(*module.graph, Side::after);
-    NodeSet forward = first_half(*module.graph);
+    NodeSet forward = up_to_yield(*module.graph);
     later = find_read_later(module, options.max_memory > 0 || !options.recompute.empty()
                                         ? nodes_to_repeat(*module.graph, forward)
                                         : NodeSet());

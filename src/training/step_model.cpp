@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "graph/graph.hpp"
+#include "graph/halves.hpp"
 #include "model/import.hpp"
 #include "model/training_graph.hpp"
 #include "passes/manager.hpp"
@@ -20,8 +20,6 @@ struct StepModel::Impl {
   std::vector<Value*> user_inputs;
   std::vector<std::ptrdiff_t> sources;  // per graph input: index of the user's input, or -1 - index of the parameter
   mutable Profiler profiler;
-  std::size_t user_outputs = 0;
-  std::size_t gradients = 0;  // behind them; new values of statistics follow
   Reports reports;
   std::unique_ptr<TrainingPlan> planned;
   bool is_accumulating = false;
@@ -30,12 +28,8 @@ struct StepModel::Impl {
   /// The former plan goes first: two arenas need not fit at once.
   void plan() {
     planned.reset();
-    std::vector<Value*> forward(graph->outputs.begin(),
-                                graph->outputs.begin() + static_cast<std::ptrdiff_t>(user_outputs));
-    forward.insert(forward.end(), graph->outputs.begin() + static_cast<std::ptrdiff_t>(user_outputs + gradients),
-                   graph->outputs.end());
     planned =
-        std::make_unique<TrainingPlan>(*graph, nodes_behind(forward), options, options.profile ? &profiler : nullptr);
+        std::make_unique<TrainingPlan>(*graph, first_half(*graph), options, options.profile ? &profiler : nullptr);
   }
 };
 
@@ -161,8 +155,6 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   const std::size_t user_outputs = graph.outputs.size() - trainable_.size() - updated_.size();
   graph.first_gradient = user_outputs;
   graph.gradient_count = trainable_.size();
-  impl_->user_outputs = user_outputs;
-  impl_->gradients = trainable_.size();
   for (Value* v : graph.inputs) {
     if (parameters.count(v->name) != 0) {
       impl_->sources.push_back(-1 - static_cast<std::ptrdiff_t>(parameters_.size()));

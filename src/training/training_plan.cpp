@@ -97,18 +97,6 @@ Reports describe(const Program& program, Outline outline, const std::vector<doub
 
 }  // namespace
 
-NodeSet nodes_behind(std::span<Value* const> values) {
-  NodeSet found;
-  std::vector<const Value*> todo(values.begin(), values.end());
-  while (!todo.empty()) {
-    const Value* v = todo.back();
-    todo.pop_back();
-    if (v->producer == nullptr || !found.insert(v->producer).second) continue;
-    for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
-  }
-  return found;
-}
-
 TrainingPlan::TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler)
     : graph_(graph),
       forward_(std::move(forward)),

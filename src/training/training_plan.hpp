@@ -19,9 +19,6 @@
 
 namespace backpass {
 
-/// Nodes that these values depend on.
-NodeSet nodes_behind(std::span<Value* const> values);
-
 /// A program and what runs it.
 struct ReadyPlan {
   std::unique_ptr<Graph> own_graph;  ///< null: the training graph itself
