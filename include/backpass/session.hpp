@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backpass/cancel.hpp"
+#include "backpass/memory.hpp"
 #include "backpass/problem.hpp"
 #include "backpass/report.hpp"
 #include "backpass/tensor.hpp"
@@ -114,6 +115,8 @@ class InferenceSession {
   /// The plan for these input extents, without running (feeds need extents only, contents are not read unless the
   /// model's shapes depend on them).
   PlanReport plan(const Feeds& feeds) const;
+  /// What intermediate values take, as an expression of the model's symbols and, with their sizes, as a number.
+  ArenaNeed arena_need(const Sizes& sizes = {}) const;
 
   /// What the rewriting passes did, one line each.
   const std::vector<std::string>& rewrites() const;

@@ -323,6 +323,47 @@ class Problem:
 
     def __repr__(self) -> str: ...
 
+class ArenaNeed:
+    """What intermediate values take."""
+
+    @property
+    def expression(self) -> str:
+        """bytes of values needed at once, by the model's symbols"""
+
+    @property
+    def unknown(self) -> list[str]:
+        """values whose size the model does not say"""
+
+    @property
+    def bytes(self) -> int | None:
+        """for the sizes given, scratch memory of kernels included"""
+
+    def __repr__(self) -> str: ...
+
+class MemoryCheck:
+    """What a model takes, before anything runs."""
+
+    @property
+    def inference(self) -> ArenaNeed: ...
+
+    @property
+    def training(self) -> ArenaNeed | None: ...
+
+    @property
+    def constant_bytes(self) -> int: ...
+
+    @property
+    def gradient_bytes(self) -> int: ...
+
+    @property
+    def optimizer_bytes(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+def check_memory_path(path: str | os.PathLike, trainable: Sequence[str], sizes: Mapping[str, int]) -> MemoryCheck: ...
+
+def check_memory_bytes(model: bytes, trainable: Sequence[str], sizes: Mapping[str, int]) -> MemoryCheck: ...
+
 class Session:
     """A loaded model."""
 
@@ -339,6 +380,8 @@ class Session:
     def run(self, names: Sequence[str], feeds: dict) -> list: ...
 
     def plan(self, feeds: dict) -> PlanReport: ...
+
+    def arena_need(self, sizes: Mapping[str, int]) -> ArenaNeed: ...
 
     def rewrites(self) -> list[str]: ...
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backpass import _core, _html
@@ -80,6 +81,10 @@ class InferenceSession:
         """
         codes = {info.name: info.dtype for info in self._session.inputs()}
         return self._session.plan(to_feeds(feeds, codes))
+
+    def arena_need(self, sizes: Mapping[str, int] | None = None) -> _core.ArenaNeed:
+        """Peak bytes as an expression of the model's symbols; with ``sizes``, ``{"batch": 32}``, also as a number."""
+        return self._session.arena_need(dict(sizes or {}))
 
     def rewrites(self) -> list[str]:
         """What the rewriting passes did to the model, one line each."""
@@ -199,8 +204,18 @@ def open_session(model: Model, options: SessionOptions) -> _core.Session:
 class CheckReport:
     """Every problem found in a model. True when there is none; printing lists them."""
 
-    def __init__(self, problems: list[_core.Problem]) -> None:
+    def __init__(
+        self, problems: list[_core.Problem], find_memory: Callable[[], _core.MemoryCheck] | None = None
+    ) -> None:
         self.problems = problems
+        self._find_memory = find_memory
+
+    @functools.cached_property
+    def memory(self) -> _core.MemoryCheck:
+        """What running the model takes; found when it is first asked for."""
+        if self.problems or self._find_memory is None:
+            raise ValueError(f"memory of a model that cannot run: {self}")
+        return self._find_memory()
 
     @property
     def ok(self) -> bool:
@@ -226,20 +241,33 @@ class CheckReport:
         return _html.table(("kind", "operator", "node", "problem"), rows, f"{len(rows)} problem(s)")
 
 
-def check(model: Model, trainable: Sequence[str] | None = None) -> CheckReport:
-    """Finds everything wrong with a model without running it.
+def check(model: Model, trainable: Sequence[str] | None = None, sizes: Mapping[str, int] | None = None) -> CheckReport:
+    """Finds everything wrong with a model without running it, and what running it would take.
 
     With ``trainable``, names of inputs or initializers, also everything that keeps the model's outputs from being
-    differentiated with respect to them.
+    differentiated with respect to them. ``memory`` of the result has the peak bytes of inference, and of a training
+    step where something is trainable, as an expression of the model's symbols; with ``sizes``, ``{"batch": 32}``, also
+    as a number.
     """
     content = serialized(model)
     path = "" if content is not None else os.fsdecode(model)
+    names = [] if trainable is None else name_list("trainable", trainable)
     problems = _core.check_path(path) if content is None else _core.check_bytes(content)
-    if problems or trainable is None:
-        return CheckReport(problems)
+    if not problems and trainable is not None:
+        problems = _gradient_problems(path, content, names)
+
+    def find_memory() -> _core.MemoryCheck:
+        if content is None:
+            return _core.check_memory_path(path, names, dict(sizes or {}))
+        return _core.check_memory_bytes(content, names, dict(sizes or {}))
+
+    return CheckReport(problems, find_memory)
+
+
+def _gradient_problems(path: str, content: bytes | None, names: list[str]) -> list[_core.Problem]:
     request = _core.GradientRequest()
-    request.wrt = name_list("trainable", trainable)
+    request.wrt = names
     request.standard_only = False
     if content is None:
-        return CheckReport(_core.check_gradients_path(path, request))
-    return CheckReport(_core.check_gradients_bytes(content, request))
+        return _core.check_gradients_path(path, request)
+    return _core.check_gradients_bytes(content, request)

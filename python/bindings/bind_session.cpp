@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -150,6 +151,35 @@ void bind_options(nb::module_& m) {
           "'Gelu+Dropout:1:2'");
 }
 
+void bind_memory(nb::module_& m) {
+  nb::class_<ArenaNeed>(m, "ArenaNeed", "What intermediate values take.")
+      .def_ro("expression", &ArenaNeed::expression, "bytes of values needed at once, by the model's symbols")
+      .def_ro("unknown", &ArenaNeed::unknown, "values whose size the model does not say")
+      .def_ro("bytes", &ArenaNeed::bytes, "for the sizes given, scratch memory of kernels included")
+      .def("__repr__", &describe_fields);
+  nb::class_<MemoryCheck>(m, "MemoryCheck", "What a model takes, before anything runs.")
+      .def_ro("inference", &MemoryCheck::inference)
+      .def_ro("training", &MemoryCheck::training)
+      .def_ro("constant_bytes", &MemoryCheck::constant_bytes)
+      .def_ro("gradient_bytes", &MemoryCheck::gradient_bytes)
+      .def_ro("optimizer_bytes", &MemoryCheck::optimizer_bytes)
+      .def("__repr__", &MemoryCheck::str);
+  m.def(
+      "check_memory_path",
+      [](const std::filesystem::path& model, std::vector<std::string> trainable, Sizes sizes) {
+        return check_memory(model, {std::move(trainable), std::move(sizes)});
+      },
+      nb::arg("path"), nb::arg("trainable"), nb::arg("sizes"), NoGil());
+  m.def(
+      "check_memory_bytes",
+      [](const nb::bytes& b, std::vector<std::string> trainable, Sizes sizes) {
+        const std::string_view model = view_of(b);
+        const Unlocked unlocked;
+        return check_memory(model, {std::move(trainable), std::move(sizes)});
+      },
+      nb::arg("model"), nb::arg("trainable"), nb::arg("sizes"));
+}
+
 void bind_reports(nb::module_& m) {
   nb::class_<ValueInfo>(m, "ValueInfo", "Name and type of an input or output.")
       .def_ro("name", &ValueInfo::name)
@@ -214,6 +244,7 @@ void bind_session(nb::module_& m) {
   bind_cancel(m);
   bind_options(m);
   bind_reports(m);
+  bind_memory(m);
   nb::class_<InferenceSession>(m, "Session", "A loaded model.")
       .def_static("from_path", &from_path, nb::arg("path"), nb::arg("options"))
       .def_static("from_bytes", &from_bytes, nb::arg("model"), nb::arg("options"))
@@ -221,6 +252,7 @@ void bind_session(nb::module_& m) {
       .def("outputs", &InferenceSession::outputs)
       .def("run", &run, nb::arg("names"), nb::arg("feeds"))
       .def("plan", &plan, nb::arg("feeds"))
+      .def("arena_need", &InferenceSession::arena_need, nb::arg("sizes"), NoGil())
       .def("rewrites", &InferenceSession::rewrites)
       .def("pass_reports", &InferenceSession::pass_reports)
       .def("pass_times", &InferenceSession::pass_times)

@@ -1,5 +1,6 @@
 #include "plan/program.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "graph/op.hpp"
@@ -31,6 +32,18 @@ class Numbering {
   std::unordered_map<const Value*, int> numbers_;
 };
 
+bool is_plain(const Value* v) { return v == nullptr || (v->type.is_tensor() && v->type.dtype != DType::string); }
+
+StepKind kind_of(const Node& node) {
+  const OpDef& def = *node.def;
+  if (def.is_pause) return StepKind::pause;
+  const bool is_planned = def.prepare != nullptr && std::all_of(node.inputs.begin(), node.inputs.end(), is_plain) &&
+                          std::all_of(node.outputs.begin(), node.outputs.end(), is_plain);
+  if (!is_planned) return StepKind::late;
+  if (def.is_view) return StepKind::view;
+  return def.tile != nullptr || def.is_tile_program ? StepKind::tile : StepKind::kernel;
+}
+
 }  // namespace
 
 std::unique_ptr<Program> make_program(const Graph& graph) {
@@ -42,6 +55,7 @@ std::unique_ptr<Program> make_program(const Graph& graph) {
   for (const Node* node : order_to_run(graph)) {
     Step step;
     step.node = node;
+    step.kind = kind_of(*node);
     step.inputs = number.of_all(node->inputs);
     step.outputs = number.of_all(node->outputs);
     for (const auto& [attribute, sub] : node->subgraphs) {
@@ -49,10 +63,11 @@ std::unique_ptr<Program> make_program(const Graph& graph) {
       for (const Capture& c : sub->captures) s.captured.push_back(number.of(c.outer));
       step.subprograms.push_back(std::move(s));
     }
-    if (node->def != nullptr && node->def->is_pause) program->pause = static_cast<int>(program->steps.size());
+    if (step.kind == StepKind::pause) program->pause = static_cast<int>(program->steps.size());
     program->steps.push_back(std::move(step));
   }
   program->outputs = number.of_all(graph.outputs);
+  program->aliases = find_aliases(*program);
   return program;
 }
 

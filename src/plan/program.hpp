@@ -1,12 +1,15 @@
-// Graph -> Program: values numbered, nodes listed, subgraphs turned into programs of their own. Nothing here depends on
-// the numbers behind symbolic extents: those come with a Binding (runtime/binding.hpp).
+// Graph -> Program: values numbered, nodes listed, subgraphs turned into programs of their own, and for every value the
+// memory it lies in. Nothing here depends on the numbers behind symbolic extents: those come with a Binding
+// (runtime/binding.hpp).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "graph/graph.hpp"
+#include "plan/aliases.hpp"
 
 namespace backpass {
 
@@ -19,8 +22,17 @@ struct SubProgram {
   std::vector<int> captured;  ///< numbers of the outer values, in the order of Program::inputs after the formal ones
 };
 
+enum class StepKind : std::uint8_t {
+  view,    ///< its result is its input under another shape: nothing is done
+  tile,    ///< element by element, through a tile program
+  kernel,  ///< a prepared kernel
+  late,    ///< evaluated while running: sequences, strings, control flow, results whose sizes data decide
+  pause,   ///< hands out the first outputs and waits
+};
+
 struct Step {
   const Node* node = nullptr;
+  StepKind kind = StepKind::kernel;
   std::vector<int> inputs;   ///< value numbers; -1 where omitted
   std::vector<int> outputs;  ///< value numbers; -1 where not wanted
   std::vector<SubProgram> subprograms;
@@ -44,6 +56,7 @@ struct Program {
   std::vector<int> inputs;  ///< graph inputs, then captures
   std::vector<int> outputs;
   int pause = -1;  ///< the step where a run hands out its first outputs and waits (OpDef::is_pause); -1: none
+  Aliases aliases;
 };
 
 /// The graph must outlive the program and not change.

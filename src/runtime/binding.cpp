@@ -13,13 +13,15 @@ namespace {
 /// The second half of binding: kernels, and where values lie.
 class Binder {
  public:
-  Binder(const Program& program, std::vector<StepKind> kinds, Binding& binding)
+  Binder(const Program& program, std::vector<Fate> fates, Binding& binding)
       : program_(program),
-        kinds_(std::move(kinds)),
-        needs_(find_needs(program, kinds_)),
+        aliases_(program.aliases),
+        fates_(std::move(fates)),
         binding_(binding),
-        facts_(program.values.size()) {
-    storages_.reserve(program.steps.size());
+        facts_(program.values.size()),
+        storage_of_memory_(aliases_.memories.size()),
+        storages_(aliases_.memories.size()) {
+    std::iota(storage_of_memory_.begin(), storage_of_memory_.end(), 0);
   }
 
   void run(std::span<const RuntimeValue> inputs) {
@@ -40,9 +42,9 @@ class Binder {
     binding_.blocks = before.blocks;
     binding_.report = before.report;
     facts_ = before.handover.facts;
+    storage_of_memory_ = before.handover.storage_of_memory;
     storages_ = before.handover.storages;
     late_last_ = before.handover.late_last;
-    taken_over_ = storages_.size();
     bind();
   }
 
@@ -52,24 +54,42 @@ class Binder {
   bool is_last() const { return binding_.end == static_cast<int>(program_.steps.size()); }
 
   void bind() {
-    binding_.steps.reserve(needs_.count);
+    binding_.steps.reserve(static_cast<std::size_t>(binding_.end - binding_.first));
     for (int i = binding_.first; i < binding_.end; ++i) {
-      const Step& step = program_.steps[static_cast<std::size_t>(i)];
-      if (needs_.steps[static_cast<std::size_t>(i)]) blaming(*step.node, [&] { bind_step(i); });
+      const auto at = static_cast<std::size_t>(i);
+      if (fates_[at] == Fate::known || !aliases_.is_needed[at]) continue;
+      blaming(*program_.steps[at].node, [&] { bind_step(i); });
     }
+    keep_found_values();
     bind_outputs();
     lay_out();
     resolve();
     if (is_last()) return;
     binding_.handover.facts = std::move(facts_);
+    binding_.handover.storage_of_memory = std::move(storage_of_memory_);
     binding_.handover.storages = std::move(storages_);
     binding_.handover.late_last = std::move(late_last_);
+  }
+
+  /// The rest of the program is bound by their extents, even if no step reads their contents.
+  void keep_found_values() {
+    for (int v : binding_.found) {
+      const int late = fact(v).late;
+      if (late < 0) continue;
+      int& last = late_last_[static_cast<std::size_t>(late)];
+      last = std::max(last, binding_.end);
+    }
   }
 
   BoundValue& bound(int v) { return binding_.values[static_cast<std::size_t>(v)]; }
   Fact& fact(int v) { return facts_[static_cast<std::size_t>(v)]; }
 
-  int last_read(int v) const { return needs_.last_read[static_cast<std::size_t>(v)]; }
+  Storage& storage_of(int v) {
+    return storages_[static_cast<std::size_t>(storage_of_memory_[static_cast<std::size_t>(memory(v))])];
+  }
+  int memory(int v) const { return aliases_.memory[static_cast<std::size_t>(v)]; }
+  /// Whether the memory was first written by a step of this binding.
+  bool is_own(const Storage& storage) const { return storage.first >= binding_.first; }
 
   int new_late(int last) {
     late_last_.push_back(last);
@@ -84,22 +104,17 @@ class Binder {
       if (inputs[i].is_tensor() && inputs[i].tensor.dtype() != DType::string) {
         bound(v).place = {Place::Kind::input, static_cast<int>(i), 0, nullptr};
       } else {
-        binding_.late_inputs[i] = fact(v).late = new_late(Needs::kEnd);
+        binding_.late_inputs[i] = fact(v).late = new_late(Aliases::kEnd);
       }
     }
   }
 
   void bind_step(int s) {
-    switch (kinds_[static_cast<std::size_t>(s)]) {
-      case StepKind::known:
-        break;
-      case StepKind::view:
-        return share_storage(program_.steps[static_cast<std::size_t>(s)]);
-      case StepKind::kernel:
-        return add_kernel_step(s);
-      case StepKind::late:
-        return s == program_.pause ? add_pause(s) : add_late_step(s);
-    }
+    const Step& step = program_.steps[static_cast<std::size_t>(s)];
+    if (step.kind == StepKind::pause) return add_pause(s);
+    if (fates_[static_cast<std::size_t>(s)] == Fate::late) return add_late_step(s);
+    if (step.kind == StepKind::view) return add_view(step);
+    add_kernel_step(s);
   }
 
   /// The bytes, refused when no machine has them: sums of what remains do not overflow.
@@ -117,34 +132,37 @@ class Binder {
     });
   }
 
-  void new_storage(int v, int s) {
-    Storage storage;
+  /// Whether the value, which begins to be, takes the place of an operand that turned out to have its extents.
+  bool is_over_operand(int v) {
+    const int over = aliases_.of(v).over;
+    if (over < 0 || !fact(over).is_stored || bound(over).constant != nullptr) return false;
+    return bound(over).dims() == bound(v).dims() && bound(over).dtype == bound(v).dtype;
+  }
+
+  /// The value is written into its memory by this step.
+  void write(int v, int s) {
+    fact(v).is_stored = true;
+    if (storage_of(v).first < 0 && is_over_operand(v)) {
+      const int over = aliases_.of(v).over;
+      storage_of_memory_[static_cast<std::size_t>(memory(v))] =
+          storage_of_memory_[static_cast<std::size_t>(memory(over))];
+      storage_of(v).last = aliases_.of(v).last;
+    }
+    Storage& storage = storage_of(v);
+    if (storage.first >= 0) {
+      ++binding_.report.in_place;
+      return;
+    }
     storage.place.kind = Place::Kind::arena;
     storage.bytes = bytes_of(v);
     storage.first = s;
-    storage.last = std::max(s, last_read(v));
-    fact(v).storage = static_cast<int>(storages_.size());
-    storages_.push_back(storage);
-  }
-
-  Storage* storage_of(int v) {
-    int index = fact(v).storage;
-    return index < 0 ? nullptr : &storages_[static_cast<std::size_t>(index)];
+    storage.last = aliases_.of(v).last;
   }
 
   /// Output 0 becomes another name for input 0.
-  void share_storage(const Step& step) {
-    int in = step.inputs[0];
-    int out = step.outputs[0];
-    fact(out).storage = fact(in).storage;
-    fact(out).late = fact(in).late;
-    bound(out).place = bound(in).place;
-    int last = last_read(out);  // until then the memory behind the input is read
-    if (Storage* storage = storage_of(in)) storage->last = std::max(storage->last, last);
-    if (fact(in).late >= 0) {
-      int& end = late_last_[static_cast<std::size_t>(fact(in).late)];
-      end = std::max(end, last);
-    }
+  void add_view(const Step& step) {
+    fact(step.outputs[0]) = fact(step.inputs[0]);
+    bound(step.outputs[0]).place = bound(step.inputs[0]).place;
     ++binding_.report.views;
   }
 
@@ -184,44 +202,11 @@ class Binder {
     context.inputs.swap(inputs);
     context.outputs.swap(outputs);
     for (int v : step.outputs) {
-      if (v >= 0 && !reuse_input(step, v, s)) new_storage(v, s);
+      if (v >= 0) write(v, s);
     }
     if (context.scratch_bytes == 0) return;
     binding_.steps.back().scratch_bytes = addressable(context.scratch_bytes, [] { return "scratch memory"; });
     scratch_.emplace_back(binding_.steps.size() - 1, context.scratch_bytes);
-  }
-
-  /// Another input looks at the same memory under other extents: writing would change what it is about to give.
-  bool is_shared(const Step& step, std::size_t i) {
-    int in = step.inputs[i];
-    bool pointwise = step.node->def->tile != nullptr || step.node->def->is_tile_program;
-    for (std::size_t j = 0; j < step.inputs.size(); ++j) {
-      int other = step.inputs[j];
-      if (j == i || other < 0 || fact(other).storage != fact(in).storage) continue;
-      if (!pointwise || bound(other).dims() != bound(in).dims()) return true;
-    }
-    return false;
-  }
-
-  /// Writes output 0 over an input that nobody needs afterwards.
-  bool reuse_input(const Step& step, int out, int s) {
-    const OpDef& def = *step.node->def;
-    if (def.in_place_input < 0 || step.outputs.size() != 1) return false;
-    bool any = def.tile != nullptr || def.is_tile_program;
-    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      if (!any && static_cast<int>(i) != def.in_place_input) continue;
-      int in = step.inputs[i];
-      if (in < 0 || bound(in).constant != nullptr) continue;
-      Storage* storage = storage_of(in);
-      if (storage == nullptr || storage->last != s || storage->place.kind != Place::Kind::arena) continue;
-      if (bound(in).dims() != bound(out).dims() || bound(in).dtype != bound(out).dtype) continue;
-      if (storage->bytes != bound(out).bytes() || is_shared(step, i)) continue;
-      fact(out).storage = fact(in).storage;
-      storage->last = std::max(s, last_read(out));
-      ++binding_.report.in_place;
-      return true;
-    }
-    return false;
   }
 
   void add_late_step(int s) {
@@ -229,7 +214,7 @@ class Binder {
     BoundStep& bound_step = binding_.steps.emplace_back();
     bound_step.step = s;
     for (int v : step.outputs) {
-      if (v >= 0) fact(v).late = new_late(std::max(s, last_read(v)));
+      if (v >= 0) fact(v).late = new_late(aliases_.of(v).last);
       bound_step.late_outputs.push_back(v < 0 ? -1 : fact(v).late);
     }
     ++binding_.report.late_steps;
@@ -246,7 +231,7 @@ class Binder {
       if (bound(v).is_known) {
         bound(v).place = {Place::Kind::input, static_cast<int>(program_.inputs.size() + k), 0, nullptr};
       } else {
-        binding_.late_seeds.back() = fact(v).late = new_late(std::max(s, last_read(v)));
+        binding_.late_seeds.back() = fact(v).late = new_late(aliases_.of(v).last);
       }
     }
   }
@@ -260,24 +245,23 @@ class Binder {
 
   bool is_there(int v) {
     const BoundValue& b = bound(v);
-    return b.constant != nullptr || fact(v).storage >= 0 || fact(v).late >= 0 || b.place.kind != Place::Kind::none;
+    return b.constant != nullptr || fact(v).is_stored || fact(v).late >= 0 || b.place.kind != Place::Kind::none;
   }
 
-  /// Storages that outputs fill entirely go straight to the caller's buffers; the rest is copied when the run ends.
+  /// What is written for the caller alone goes straight to its buffers; the rest is copied when the run ends.
   void bind_outputs() {
     for (std::size_t k = 0; k < binding_.outputs.size(); ++k) {
       BoundOutput& output = binding_.outputs[k];
       const int v = output.value;
       if (output.part >= 0 || (!is_last() && !is_there(v))) continue;
       output.part = binding_.part;
-      Storage* storage = storage_of(v);
-      const bool is_own = storage != nullptr && fact(v).storage >= static_cast<int>(taken_over_);
-      if (is_own && storage->place.kind == Place::Kind::arena && storage->bytes == bound(v).bytes() &&
-          !crosses_pause(k, *storage)) {
-        output.buffer = static_cast<int>(binding_.output_bytes.size());
-        storage->place = {Place::Kind::output, output.buffer, 0, nullptr};
-        binding_.output_bytes.push_back(storage->bytes);
-      }
+      if (!fact(v).is_stored || bound(v).constant != nullptr) continue;
+      Storage& storage = storage_of(v);
+      const bool is_first = aliases_.of(v).home == Memory::Home::output && aliases_.of(v).index == static_cast<int>(k);
+      if (!is_first || !is_own(storage) || crosses_pause(k, storage)) continue;
+      output.buffer = static_cast<int>(binding_.output_bytes.size());
+      storage.place = {Place::Kind::output, output.buffer, 0, nullptr};
+      binding_.output_bytes.push_back(storage.bytes);
     }
   }
 
@@ -291,9 +275,8 @@ class Binder {
       end += bytes;
       found.walls.push_back(end);
     }
-    for (std::size_t i = 0; i < taken_over_; ++i) {
-      const Storage& s = storages_[i];
-      if (s.place.kind != Place::Kind::arena || s.last < binding_.first) continue;
+    for (const Storage& s : storages_) {
+      if (s.place.kind != Place::Kind::arena || is_own(s) || s.last < binding_.first) continue;
       found.buffers.push_back({starts[static_cast<std::size_t>(s.place.index)] + s.place.offset, s.bytes, s.last});
     }
     return found;
@@ -313,8 +296,8 @@ class Binder {
     std::vector<int> owner;
     lifetimes.reserve(storages_.size() + scratch_.size());
     owner.reserve(storages_.size());
-    for (std::size_t i = taken_over_; i < storages_.size(); ++i) {
-      if (storages_[i].place.kind != Place::Kind::arena) continue;
+    for (std::size_t i = 0; i < storages_.size(); ++i) {
+      if (storages_[i].place.kind != Place::Kind::arena || !is_own(storages_[i])) continue;
       lifetimes.push_back({storages_[i].bytes, storages_[i].first, std::min(storages_[i].last, binding_.end)});
       owner.push_back(static_cast<int>(i));
     }
@@ -338,7 +321,7 @@ class Binder {
 
   Place place_of(int v) {
     if (bound(v).constant != nullptr) return {Place::Kind::constant, 0, 0, bound(v).constant->data()};
-    if (const Storage* storage = storage_of(v)) return storage->place;
+    if (fact(v).is_stored) return storage_of(v).place;
     if (fact(v).late >= 0) return {Place::Kind::late, fact(v).late, 0, nullptr};
     return bound(v).place;
   }
@@ -378,12 +361,12 @@ class Binder {
   }
 
   const Program& program_;
-  std::vector<StepKind> kinds_;
-  Needs needs_;
+  const Aliases& aliases_;
+  std::vector<Fate> fates_;
   Binding& binding_;
   std::vector<Fact> facts_;
-  std::vector<Storage> storages_;
-  std::size_t taken_over_ = 0;                                // of the storages
+  std::vector<int> storage_of_memory_;
+  std::vector<Storage> storages_;                             // per memory of the program
   std::vector<std::pair<std::size_t, std::size_t>> scratch_;  // bound step, bytes
   std::vector<int> late_last_;                                // per late value: the last step that reads it
   std::vector<std::vector<TensorInfo>> kept_inputs_, kept_outputs_;

@@ -75,22 +75,23 @@ struct BoundOutput {
   int part = -1;    ///< number of the Binding that computes it; -1: a later one
 };
 
-/// A piece of memory and the steps between which it is needed.
+/// A Memory of the program with numbers.
 struct Storage {
-  Place place;  ///< kind arena until it is given to an output
+  Place place;  ///< kind none until a step writes it, arena until it is given to an output
   std::size_t bytes = 0;
-  int first = 0;
+  int first = -1;
   int last = -1;
 };
 
 /// What the rest of the program takes over from a Binding that ends early.
 struct Handover {
   struct Fact {
-    int storage = -1;  ///< index into storages
-    int late = -1;
+    bool is_stored = false;  ///< in its memory
+    int late = -1;           ///< number of the late value it is, or looks at
   };
-  std::vector<Fact> facts;  ///< per value
-  std::vector<Storage> storages;
+  std::vector<Fact> facts;             ///< per value
+  std::vector<int> storage_of_memory;  ///< its own number, or that of the operand's that it was written over
+  std::vector<Storage> storages;       ///< per memory of the program
   std::vector<int> late_last;                    ///< per late value: the last step that reads it
   std::vector<std::pair<int, Type>> open_types;  ///< of values whose extents are still not known
   std::map<std::string, Dim> symbols;

@@ -33,6 +33,8 @@ class Executable {
   Executable(const Program& program, int binding_cache, Profiler* profiler);
   ~Executable();
 
+  const Program& program() const { return program_; }
+
   /// Inputs: graph inputs, then captures. Results are independent of the arena and of the inputs' memory.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs) { return run(inputs, {}); }
 

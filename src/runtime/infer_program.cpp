@@ -39,13 +39,13 @@ class Inference {
   }
 
   /// The steps from `binding.first` to where they can be inferred.
-  std::vector<StepKind> infer_steps() {
-    std::vector<StepKind> kinds(program_.steps.size(), StepKind::late);
+  std::vector<Fate> infer_steps() {
+    std::vector<Fate> kinds(program_.steps.size(), Fate::late);
     auto i = static_cast<std::size_t>(binding_.first);
     for (; i < kinds.size() && !reads_found(program_.steps[i]); ++i) {
       const Step& step = program_.steps[i];
       blaming(*step.node, [&] { kinds[i] = infer(step); });
-      if (kinds[i] == StepKind::late) find_outputs(step);
+      if (kinds[i] == Fate::late) find_outputs(step);
     }
     binding_.end = static_cast<int>(i);
     if (i < kinds.size()) hand_over();
@@ -69,7 +69,7 @@ class Inference {
   }
 
  private:
-  StepKind infer(const Step& step) {
+  Fate infer(const Step& step) {
     const OpDef& def = *step.node->def;
     bool planned = def.prepare != nullptr;
     bool known = !def.is_random && step.subprograms.empty() && !step.inputs.empty();
@@ -78,15 +78,14 @@ class Inference {
       known = known && (v < 0 || bound(v).constant != nullptr);
     }
     bool are_ints = run_rule(step);
-    if (are_ints) return StepKind::known;
-    if (def.is_view && keep_view(step)) return StepKind::known;
+    if (are_ints) return Fate::known;
+    if (def.is_view && keep_view(step)) return Fate::known;
     if (known && is_small(step)) {
       evaluate(step);
-      return StepKind::known;
+      return Fate::known;
     }
     for (int v : step.outputs) planned = planned && (v < 0 || is_plain(v));
-    if (!planned) return StepKind::late;
-    return def.is_view && is_same_size(step.inputs.at(0), step.outputs.at(0)) ? StepKind::view : StepKind::kernel;
+    return planned ? Fate::planned : Fate::late;
   }
 
   bool reads_found(const Step& step) const {
@@ -283,37 +282,19 @@ class Inference {
 
 }  // namespace
 
-std::vector<StepKind> infer_program(const Program& program, std::span<const RuntimeValue> inputs, Binding& binding) {
+std::vector<Fate> infer_program(const Program& program, std::span<const RuntimeValue> inputs, Binding& binding) {
   binding.values.resize(program.values.size());
   Inference inference(program, binding);
   inference.take_inputs(inputs);
   return inference.infer_steps();
 }
 
-std::vector<StepKind> infer_rest(const Binding& before, std::span<const RuntimeValue> found, Binding& binding) {
+std::vector<Fate> infer_rest(const Binding& before, std::span<const RuntimeValue> found, Binding& binding) {
   binding.values = before.values;
   binding.first = before.end;
   Inference inference(*before.program, binding);
   inference.take_over(before, found);
   return inference.infer_steps();
-}
-
-Needs find_needs(const Program& program, const std::vector<StepKind>& kinds) {
-  Needs needs;
-  needs.last_read.assign(program.values.size(), -1);
-  needs.steps.assign(program.steps.size(), false);
-  auto last_read = [&](int v) -> int& { return needs.last_read[static_cast<std::size_t>(v)]; };
-  for (int v : program.outputs) last_read(v) = Needs::kEnd;
-  for (std::size_t i = program.steps.size(); i-- > 0;) {
-    const Step& step = program.steps[i];
-    bool is_read =
-        std::any_of(step.outputs.begin(), step.outputs.end(), [&](int v) { return v >= 0 && last_read(v) >= 0; });
-    if (kinds[i] == StepKind::known || !is_read) continue;
-    needs.steps[i] = true;
-    ++needs.count;
-    step.for_each_read([&](int v) { last_read(v) = std::max(last_read(v), static_cast<int>(i)); });
-  }
-  return needs;
 }
 
 }  // namespace backpass

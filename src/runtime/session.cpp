@@ -8,6 +8,7 @@
 #include "onnx_io/reader.hpp"
 #include "passes/manager.hpp"
 #include "plan/program.hpp"
+#include "runtime/arena_need.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
@@ -147,6 +148,12 @@ PlanReport InferenceSession::plan(const Feeds& feeds) const {
   if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
   CallScope call(impl_->options);
   return impl_->executable->plan(impl_->arrange(feeds));
+}
+
+ArenaNeed InferenceSession::arena_need(const Sizes& sizes) const {
+  if (impl_->options.reference) fail<Unsupported>("there is no plan: it was turned off by SessionOptions::reference");
+  CallScope call(impl_->options);
+  return backpass::arena_need(*impl_->executable, impl_->graph->inputs, sizes);
 }
 
 std::vector<StepRecord> InferenceSession::take_profile() const { return impl_->profiler.take(); }

@@ -11,6 +11,7 @@
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
 #include "passes/manager.hpp"
+#include "runtime/arena_need.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
@@ -326,6 +327,12 @@ PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);
   CallScope call(impl_->options);
   return impl_->variant_for(impl_->expectation())->plan->ready_for(inputs)->executable->plan(inputs);
+}
+
+ArenaNeed ModuleSession::arena_need(const Sizes& sizes) {
+  CallScope call(impl_->options);
+  const std::shared_ptr<ReadyPlan> plan = impl_->variant_for(impl_->expectation())->plan->current();
+  return backpass::arena_need(*plan->executable, impl_->plain->inputs, sizes);
 }
 
 std::vector<StepRecord> ModuleSession::take_profile() { return impl_->profiler.take(); }

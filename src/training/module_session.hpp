@@ -71,6 +71,9 @@ class ModuleSession {
   std::vector<Report> pass_reports();
   std::vector<PassTime> pass_times();
   PlanReport plan(const std::vector<RuntimeValue>& inputs);
+  /// What intermediate values of both passes take, as an expression of the model's symbols and, with their sizes, as a
+  /// number.
+  ArenaNeed arena_need(const Sizes& sizes = {});
   std::vector<StepRecord> take_profile();
 
  private:

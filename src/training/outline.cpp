@@ -89,8 +89,7 @@ class OutlineMaker {
     added.is_forward = forward_.count(step.node) != 0;
     added.is_repeatable = is_repeatable(*step.node);
     if (def.in_place_input >= 0 && step.outputs.size() == 1) {
-      const bool any = def.tile != nullptr || def.is_tile_program;
-      added.in_place = any ? Outline::InPlace::any : Outline::InPlace::first;
+      added.in_place = step.kind == StepKind::tile ? Outline::InPlace::any : Outline::InPlace::first;
     }
     if (kernel != nullptr) {
       added.scratch = rounded(kernel->scratch_bytes);
