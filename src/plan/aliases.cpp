@@ -21,6 +21,8 @@ std::optional<Dim> bytes_of(const Type& type) {
   });
 }
 
+bool is_plain(const Type& type) { return type.is_tensor() && type.dtype != DType::string; }
+
 bool has_same_extents(const Type& a, const Type& b) { return a.shape && b.shape && *a.shape == *b.shape; }
 
 /// Numbers may give the same extents to both.
@@ -105,7 +107,7 @@ class Finding {
         share(v, step.inputs[0]);
       } else if (step.kind == StepKind::pause) {
         add_memory(v, Memory::Home::input, s).index = static_cast<int>(program_.inputs.size() + k);
-      } else if (step.kind == StepKind::late) {
+      } else if (step.kind == StepKind::late || !is_plain(type(v))) {
         add_memory(v, Memory::Home::late, s);
       } else if (const int over = overwritten(step, v, s, has_same_extents); over >= 0) {
         share(v, over);

@@ -20,7 +20,7 @@ struct Memory {
     input,     ///< what the caller fed; behind the inputs stands what a pause gives
     arena,
     output,  ///< what the caller gets
-    late,    ///< made while running: sequences, strings, what control flow gives
+    late,    ///< made while running: sequences, strings
   };
   Home home = Home::arena;
   int index = -1;            ///< of the input or output

@@ -37,6 +37,7 @@ bool is_plain(const Value* v) { return v == nullptr || (v->type.is_tensor() && v
 StepKind kind_of(const Node& node) {
   const OpDef& def = *node.def;
   if (def.is_pause) return StepKind::pause;
+  if (!node.subgraphs.empty()) return StepKind::control;
   const bool is_planned = def.prepare != nullptr && std::all_of(node.inputs.begin(), node.inputs.end(), is_plain) &&
                           std::all_of(node.outputs.begin(), node.outputs.end(), is_plain);
   if (!is_planned) return StepKind::late;

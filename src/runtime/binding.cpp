@@ -214,11 +214,15 @@ class Binder {
     BoundStep& bound_step = binding_.steps.emplace_back();
     bound_step.step = s;
     for (int v : step.outputs) {
-      if (v >= 0) fact(v).late = new_late(aliases_.of(v).last);
+      const bool has_place = v >= 0 && step.kind == StepKind::control && is_plain(bound(v));
+      if (has_place) write(v, s);
+      if (v >= 0 && !has_place) fact(v).late = new_late(aliases_.of(v).last);
       bound_step.late_outputs.push_back(v < 0 ? -1 : fact(v).late);
     }
-    ++binding_.report.late_steps;
+    if (step.kind == StepKind::late) ++binding_.report.late_steps;
   }
+
+  static bool is_plain(const BoundValue& value) { return value.is_known && value.dtype != DType::string; }
 
   void add_pause(int s) {
     const Step& step = program_.steps[static_cast<std::size_t>(s)];

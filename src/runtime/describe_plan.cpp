@@ -183,7 +183,8 @@ std::string text_of(Parts parts) {
     if (part->part > 0) text += concat("  -- sizes found, at most ", part->blocks.back(), " bytes more --\n");
     for (const BoundStep& bound : part->steps) {
       const Step& step = part->program->steps[static_cast<std::size_t>(bound.step)];
-      text += bound.kernel ? "  " : "  late ";
+      const bool is_late = !bound.kernel && step.kind != StepKind::control;
+      text += is_late ? "  late " : "  ";
       add_label(text, *step.node);
       for (int v : step.inputs) add_value(text, *part, v);
       text += " ->";

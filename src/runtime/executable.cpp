@@ -421,9 +421,10 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
     v = RuntimeValue::sequence(std::move(items));
   };
   for (std::size_t k = 0; k < step.outputs.size(); ++k) {
-    if (bound.late_outputs[k] < 0) continue;
-    detach(detach, results[k]);
+    if (step.outputs[k] < 0) continue;
     const BoundValue& expected = binding.values[static_cast<std::size_t>(step.outputs[k])];
+    const bool has_place = bound.late_outputs[k] < 0;
+    if (!has_place) detach(detach, results[k]);
     if (expected.is_known && is_empty_of(expected, results[k])) {
       results[k].tensor = results[k].tensor.reshaped(expected.dims());
     }
@@ -432,7 +433,12 @@ void Executable::run_late_step(State& state, const Binding& binding, const Bound
       fail<InternalBug>(step.node->label(), " output ", k, " was planned as ", name_of(expected.dtype),
                         to_string(expected.dims()), " but came out as ", type_of(results[k]).str());
     }
-    state.late[static_cast<std::size_t>(bound.late_outputs[k])] = std::move(results[k]);
+    if (has_place) {
+      const auto* place = static_cast<const std::byte*>(address_of(expected.place, state, inputs));
+      std::memmove(const_cast<std::byte*>(place), results[k].tensor.data(), expected.bytes());  // NOLINT: its own
+    } else {
+      state.late[static_cast<std::size_t>(bound.late_outputs[k])] = std::move(results[k]);
+    }
   }
 }
 

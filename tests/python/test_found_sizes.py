@@ -170,6 +170,55 @@ def test_only_the_step_that_finds_the_size_is_late() -> None:
     assert "sizes found" in str(plan)
 
 
+def chosen_or_looped() -> onnx.ModelProto:
+    """An If and a Loop over [rows, WIDTH], then a product."""
+    rows = helper.make_tensor_value_info("branch", TensorProto.FLOAT, ["rows", WIDTH])
+    branches = [
+        helper.make_graph([helper.make_node(op, ["x"], ["branch"])], op, [], [rows]) for op in ("Exp", "Sigmoid")
+    ]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["again"], ["go_on"]),
+            helper.make_node("Mul", ["state", "x"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, ["rows", WIDTH]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["rows", WIDTH]),
+        ],
+    )
+    sketch = Sketch(0, is_drawn=False)
+    chosen = sketch.op("If", "flag", then_branch=branches[0], else_branch=branches[1])
+    looped = sketch.op("Loop", sketch.constant(np.array(3)), "", chosen, body=body)
+    result = sketch.op("MatMul", looped, sketch.floats(WIDTH, 4))
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", WIDTH]),
+        helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (result, chosen)]
+    graph = helper.make_graph(sketch.nodes, "control", inputs, outputs, sketch.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def test_results_of_control_flow_have_places() -> None:
+    model = chosen_or_looped().SerializeToString()
+    session = backpass.InferenceSession(model)
+    reference = backpass.InferenceSession(model, backpass.SessionOptions(reference=True))
+    rng = np.random.default_rng(1)
+    for rows in (5, 0, 1, 5):
+        feeds = {"x": rng.standard_normal((rows, WIDTH)).astype(np.float32), "flag": np.array(rows == 1)}
+        for ours, expected in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+        plan = session.plan(feeds)
+        assert plan.late_steps == 0
+        assert any(buffer.bytes == rows * WIDTH * 4 for buffer in plan.buffers), "what the loop gives is in the arena"
+
+
 def test_a_loop_that_data_make_run_never() -> None:
     """What its body would have made has the extents that were planned."""
     sketch = Sketch(0, is_drawn=False)
