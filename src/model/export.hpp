@@ -18,10 +18,9 @@ struct ExportOptions {
   std::int64_t opset = 18;                ///< of the default domain; raised to what the operators need
   std::vector<std::string> output_names;  ///< names of the outputs where they differ from their values'
   bool with_types = true;                 ///< write value_info for every value whose type is known
-  bool to_look_at = false;                ///< leave out what has no form in a file
 };
 
-/// InternalBug when the graph holds what has no form in a file, unless it is only to be looked at.
+/// InternalBug when the graph is a plan's own copy (OpDef::is_lowered).
 onnx_io::ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
 
 onnx_io::TensorProto to_proto(const Tensor& tensor, const std::string& name);

@@ -196,6 +196,13 @@ class Importer {
     Node* node = scope.graph().add_node(proto.op_type, std::move(inputs), std::move(outputs),
                                         local(proto.name.empty() ? first_output(proto) : proto.name), proto.domain);
     node->opset = opset_of(proto);
+    if (node->def != nullptr && node->def->is_lowered) {
+      session_.note(
+          Problem::Kind::unsupported,
+          concat(node->label(), " operator: got ", node->domain, ".", node->op,
+                 ", which exists in plans only, expected operators of a model; export it before it is planned"),
+          &proto);
+    }
     for (const onnx_io::AttributeProto& a : proto.attribute) add_attribute(a, *node, scope);
   }
 

@@ -8,8 +8,9 @@
 #include "backpass/backpass.h"
 #include "graph_text.hpp"
 #include "model/export.hpp"
+#include "model/import.hpp"
 #include "onnx_io/writer.hpp"
-#include "passes/manager.hpp"
+#include "plan/lower.hpp"
 
 namespace backpass {
 namespace {
@@ -84,7 +85,7 @@ TEST(PassManager, RunsWhatBelongsOnThisSideOfDifferentiation) {
 }
 
 TEST(PassManager, OnlyWhatChangesGradientsRunsBeforeDifferentiation) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::before);
   ASSERT_EQ(manager.times().size(), 1U);
@@ -92,9 +93,10 @@ TEST(PassManager, OnlyWhatChangesGradientsRunsBeforeDifferentiation) {
 }
 
 TEST(PassManager, ReportsSayWhoDidWhat) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   ASSERT_EQ(manager.reports().size(), 2U);
   const Report& first = manager.reports().front();
   EXPECT_EQ(first.pass, "remove_identities");
@@ -107,32 +109,34 @@ TEST(PassManager, ReportsSayWhoDidWhat) {
 }
 
 TEST(PassManager, PassesAreSwitchedOffByName) {
-  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false});
+  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   EXPECT_EQ(graph->nodes().size(), 2U);
   for (const PassTime& time : manager.times()) EXPECT_NE(time.pass, "fuse_tiles");
 }
 
 TEST(PassManager, TheEnvironmentSwitchesOffMore) {
   const Variable variable("BACKPASS_DISABLE_PASSES", "remove_identities, merge_duplicates");
-  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false});
+  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   EXPECT_TRUE(manager.reports().empty());
   EXPECT_EQ(graph->nodes().size(), 3U);
 }
 
 TEST(PassManager, UnknownNamesAreRefusedWithTheKnownOnes) {
-  const std::string given = message_of([] { PassManager({.disabled = {"fuse_all"}, .verify = false}); });
+  const std::string given = message_of([] { PassManager({.disabled = {"fuse_all"}, .verify = false}, kEveryPass); });
   EXPECT_TRUE(given.starts_with("disabled_passes: got 'fuse_all', expected names among function_gradients, ")) << given;
   const Variable variable("BACKPASS_DISABLE_PASSES", "typo");
-  const std::string read = message_of([] { PassManager manager; });
+  const std::string read = message_of([] { PassManager manager({}, kEveryPass); });
   EXPECT_TRUE(read.starts_with("BACKPASS_DISABLE_PASSES: got 'typo'")) << read;
 }
 
 TEST(PassManager, FilesGetOnlyWhatOtherRuntimesKnow) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, std::vector<std::string>{"remove_identities"});
   EXPECT_EQ(passes_of(manager), std::vector<std::string>{"remove_identities"});
@@ -163,9 +167,35 @@ TEST(PassManager, BodiesOfControlFlowAreRewritten) {
           %d = Relu(%x)
           return %d
     return %y)");
-  PassManager manager({.disabled = {}, .verify = true});
+  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
   manager.run(*graph, Side::after);
   EXPECT_EQ(manager.lines(), std::vector<std::string>{"bypassed [Identity 'copy']"});
+}
+
+TEST(Lower, LeavesTheGraphAsItIs) {
+  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
+  std::unique_ptr<Graph> graph = chain();
+  manager.run(*graph, Side::both);
+  const std::string before = print(*graph);
+  std::unique_ptr<Graph> lowered = lower(*graph, manager);
+  EXPECT_EQ(print(*graph), before);
+  ASSERT_EQ(lowered->nodes().size(), 1U);
+  EXPECT_EQ(lowered->nodes().front()->op, "Tile");
+}
+
+TEST(Lower, NoFileHoldsWhatItMakes) {
+  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
+  std::unique_ptr<Graph> lowered = lower(*chain(), manager);
+  EXPECT_NE(message_of([&] { export_graph(*lowered); }).find("[backpass.Tile"), std::string::npos);
+  onnx_io::ModelProto model = export_graph(*chain());
+  model.opset_import.push_back({"backpass", 1});
+  model.graph.node.front().domain = "backpass";
+  model.graph.node.front().op_type = "Tile";
+  const Import import = import_model(model);
+  ASSERT_EQ(import.problems.size(), 1U);
+  EXPECT_EQ(import.problems.front().text,
+            "[backpass.Tile 'copy'] operator: got backpass.Tile, which exists in plans only, expected operators of a "
+            "model; export it before it is planned");
 }
 
 TEST(PassManager, SessionsOfCTakeNames) {
