@@ -129,6 +129,8 @@ class Exporter {
         seen.insert(wanted);
       }
       proto.output.push_back(info(v, wanted));
+      const bool is_gradient = i >= graph.first_gradient && i - graph.first_gradient < graph.gradient_count;
+      if (is_gradient) proto.output.back().metadata_props.emplace_back(kGradientMark, "");
     }
   }
 

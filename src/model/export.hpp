@@ -1,18 +1,23 @@
 // Graph -> ModelProto: what passes and gradients made, as a file that any ONNX tool reads.
 //
 // Nodes are written in Backpass's internal form, which is that of a standard opset: the oldest one in which every
-// operator used has that form, or the one asked for if that is newer. Programs of fused operators have no form in a
-// file: graphs after fusion can be written to be looked at, not to be run.
+// operator used has that form, or the one asked for if that is newer. What passes leave can be written, read again, and
+// gives the same bits; what a plan makes of it (plan/lower.hpp) has no form in a file.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.hpp"
 #include "onnx_io/proto.hpp"
 
 namespace backpass {
+
+/// Marks the outputs that are gradients (Graph::first_gradient), in their metadata: graphs are laid out for running
+/// half by half, and what is read again is to run as it did.
+inline constexpr std::string_view kGradientMark = "backpass.gradient";
 
 struct ExportOptions {
   std::int64_t opset = 18;                ///< of the default domain; raised to what the operators need

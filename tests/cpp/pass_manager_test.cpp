@@ -8,7 +8,6 @@
 #include "backpass/backpass.h"
 #include "graph_text.hpp"
 #include "model/export.hpp"
-#include "model/import.hpp"
 #include "onnx_io/writer.hpp"
 #include "plan/lower.hpp"
 
@@ -170,32 +169,6 @@ TEST(PassManager, BodiesOfControlFlowAreRewritten) {
   PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
   manager.run(*graph, Side::after);
   EXPECT_EQ(manager.lines(), std::vector<std::string>{"bypassed [Identity 'copy']"});
-}
-
-TEST(Lower, LeavesTheGraphAsItIs) {
-  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
-  std::unique_ptr<Graph> graph = chain();
-  manager.run(*graph, Side::both);
-  const std::string before = print(*graph);
-  std::unique_ptr<Graph> lowered = lower(*graph, manager);
-  EXPECT_EQ(print(*graph), before);
-  ASSERT_EQ(lowered->nodes().size(), 1U);
-  EXPECT_EQ(lowered->nodes().front()->op, "Tile");
-}
-
-TEST(Lower, NoFileHoldsWhatItMakes) {
-  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
-  std::unique_ptr<Graph> lowered = lower(*chain(), manager);
-  EXPECT_NE(message_of([&] { export_graph(*lowered); }).find("[backpass.Tile"), std::string::npos);
-  onnx_io::ModelProto model = export_graph(*chain());
-  model.opset_import.push_back({"backpass", 1});
-  model.graph.node.front().domain = "backpass";
-  model.graph.node.front().op_type = "Tile";
-  const Import import = import_model(model);
-  ASSERT_EQ(import.problems.size(), 1U);
-  EXPECT_EQ(import.problems.front().text,
-            "[backpass.Tile 'copy'] operator: got backpass.Tile, which exists in plans only, expected operators of a "
-            "model; export it before it is planned");
 }
 
 TEST(PassManager, SessionsOfCTakeNames) {

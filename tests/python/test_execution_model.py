@@ -14,6 +14,8 @@ import torch
 from backpass import _core, artifacts
 from backpass.api import CheckpointState, Module
 from onnx import TensorProto, helper
+from random_graphs import draw
+from random_nodes import FAMILIES
 from training_networks import CLASSES, TRAINEES, export
 
 ROWS = [row for row in op_case.all_rows() if row.oracle != "random"]
@@ -72,38 +74,52 @@ def with_parameters_fed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[s
     return model, values
 
 
-def with_seeds_fed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """The gradients that YieldOp waits for become inputs."""
+def with_seeds_fed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """The gradients that YieldOp waits for become inputs; by name, of which output each is."""
     graph = model.graph
     (waiting,) = [node for node in graph.node if node.op_type == "YieldOp"]
     graph.node.remove(waiting)
     types = {info.name: info for info in graph.value_info}
     graph.input.extend(types[name] for name in waiting.output)
-    return model, list(waiting.output)
+    return model, dict(zip(waiting.output, helper.get_node_attr_value(waiting, "seeds"), strict=True))
+
+
+def check_module(model: onnx.ModelProto, fed: dict[str, np.ndarray], trained: list[str]) -> None:
+    """Forward and backward, and the same by the model that ran, whose seeds are inputs."""
+    session = _core.ModuleSession.from_bytes(model.SerializeToString(), trained, backpass.SessionOptions())
+    outputs, pending = session.forward([torch.from_numpy(fed[info.name].copy()) for info in session.inputs()], True)
+    rng = np.random.default_rng(SEED)
+    seeds = [torch.from_numpy(np.asarray(rng.standard_normal(y.shape)).astype(y.numpy().dtype)) for y in outputs]
+    if pending is None or not any(session.differentiable_outputs()):
+        return
+    given = [s if is_seeded else None for s, is_seeded in zip(seeds, session.differentiable_outputs(), strict=True)]
+    gradients = session.backward(pending, given)
+
+    again, waiting = with_seeds_fed(onnx.load_model_from_string(session.execution_model()))
+    results = backpass.InferenceSession(again.SerializeToString()).run(
+        None, fed | {name: seeds[k].numpy() for name, k in waiting.items()}
+    )
+    expected = [y.numpy() for y in (*outputs, *(g for g in gradients if g is not None))]
+    assert same_bits(results, expected)
 
 
 @pytest.mark.parametrize("name", TRAINEES)
 def test_modules(name: str) -> None:
     torch.manual_seed(SEED)
-    rng = np.random.default_rng(SEED)
     trainee = TRAINEES[name]
-    inputs = trainee.batch(rng)
+    inputs = trainee.batch(np.random.default_rng(SEED))
     model, parameters = with_parameters_fed(export(trainee.build(), inputs))
     trained = [n for n in parameters if "running" not in n]
-    session = _core.ModuleSession.from_bytes(model.SerializeToString(), trained, backpass.SessionOptions())
-    fed = {f"input_{i}": x for i, x in enumerate(inputs)} | parameters
-    outputs, pending = session.forward([torch.from_numpy(fed[info.name]) for info in session.inputs()], True)
-    assert pending is not None
-    seeds = [torch.from_numpy(rng.standard_normal(y.shape, np.float32)) for y in outputs]
-    gradients = session.backward(pending, seeds)
+    check_module(model, {f"input_{i}": x for i, x in enumerate(inputs)} | parameters, trained)
 
-    again, waiting = with_seeds_fed(onnx.load_model_from_string(session.execution_model()))
-    results = backpass.InferenceSession(again.SerializeToString()).run(
-        None, fed | {n: s.numpy() for n, s in zip(waiting, seeds, strict=True)}
-    )
-    expected = [y.numpy() for y in (*outputs, *(g for g in gradients if g is not None))]
-    differing = [i for i, (a, b) in enumerate(zip(results, expected, strict=True)) if not same_bits(a, b)]
-    assert not differing
+
+@pytest.mark.parametrize("seed", range(0, 100, 4))
+def test_random_graphs(seed: int) -> None:
+    for one in range(seed, seed + 4):
+        graph = draw(one, FAMILIES)
+        model = graph.model()
+        check_again(backpass.InferenceSession(model.SerializeToString()), graph.feeds)
+        check_module(model, graph.feeds, list(graph.feeds))
 
 
 @pytest.mark.parametrize("name", TRAINEES)
