@@ -123,8 +123,11 @@ class InferenceSession {
   /// The same with reasons and savings, and the time of every pass that ran.
   const std::vector<Report>& pass_reports() const;
   const std::vector<PassTime>& pass_times() const;
-  /// The graph as text, after rewriting.
+  /// The graph that runs, as text.
   std::string graph_text() const;
+  /// The model after rewriting, before it is laid out for running: a serialized ONNX model that a session can load and
+  /// that gives the same results. Operators of domain `backpass` in it are known to Backpass alone.
+  std::string execution_model() const;
 
   /// Steps recorded since the last call (needs SessionOptions::profile).
   std::vector<StepRecord> take_profile() const;

@@ -109,6 +109,9 @@ class TrainingSession {
   /// What rewriting passes did to the training model, and what its backward pass makes again
   /// (SessionOptions::max_memory).
   std::vector<Report> pass_reports() const;
+  /// The training model after rewriting, before it is laid out for running, as a serialized ONNX model that an
+  /// InferenceSession can load: parameters are inputs; behind the outputs come gradients and new values of statistics.
+  std::string execution_model() const;
   /// Steps recorded since the last call (needs SessionOptions::profile).
   std::vector<StepRecord> take_profile() const;
 

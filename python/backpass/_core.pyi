@@ -391,6 +391,11 @@ class Session:
 
     def graph_text(self) -> str: ...
 
+    def execution_model(self) -> bytes:
+        """
+        The model after rewriting, before it is laid out for running: an ONNX model, which a session can load.
+        """
+
     def take_profile(self) -> list[StepRecord]: ...
 
 def model_bytes(path: str | os.PathLike) -> bytes:
@@ -499,6 +504,11 @@ class TrainingSession:
 
     def pass_reports(self) -> list[Report]: ...
 
+    def execution_model(self) -> bytes:
+        """
+        The training model after rewriting: parameters are inputs, gradients follow the outputs.
+        """
+
     def take_profile(self) -> list[StepRecord]: ...
 
 def set_seed(seed: int) -> None:
@@ -566,7 +576,7 @@ class ModuleSession:
 
     def execution_model(self) -> bytes:
         """
-        The graph that runs, after optimisation: an ONNX model to look at, not to run.
+        The same after optimisation, before it is laid out for running: an ONNX model, which backpass can load again.
         """
 
     def graph_text(self) -> str: ...

@@ -305,6 +305,14 @@ class Module:
         with self._state._lock:
             return self._session.pass_reports()
 
+    def execution_model(self) -> bytes:
+        """The training model after rewriting, before it is laid out for running: an ONNX model for InferenceSession.
+
+        Parameters are inputs; gradients, and new values of statistics, follow the outputs.
+        """
+        with self._state._lock:
+            return self._session.execution_model()
+
     def take_profile(self) -> Profile:
         """Steps run since the last call; needs SessionOptions with ``profile``."""
         with self._state._lock:

@@ -102,6 +102,13 @@ class InferenceSession:
         """The graph after rewriting, one node per line."""
         return self._session.graph_text()
 
+    def execution_model(self) -> bytes:
+        """The model after rewriting, before it is laid out for running. A session loads it and gives the same results.
+
+        Operators of domain ``backpass`` in it are known to Backpass alone; ``disabled_passes`` keeps them out.
+        """
+        return self._session.execution_model()
+
     def take_profile(self) -> Profile:
         """Steps run since the last call, for a table or a Chrome trace; needs ``profile=True``."""
         return Profile(self._session.take_profile())

@@ -129,7 +129,8 @@ void bind_module(nb::module_& m) {
           "The ONNX model with gradients and YieldOp, before optimisation.")
       .def(
           "execution_model", [](ModuleSession& s) { return to_bytes(unlocked<&ModuleSession::execution_model>(s)); },
-          "The graph that runs, after optimisation: an ONNX model to look at, not to run.")
+          "The same after optimisation, before it is laid out for running: an ONNX model, which backpass can load "
+          "again.")
       .def("graph_text", &unlocked<&ModuleSession::graph_text>)
       .def("rewrites", &unlocked<&ModuleSession::rewrites>)
       .def("pass_reports", &unlocked<&ModuleSession::pass_reports>)

@@ -8,7 +8,7 @@
 #include "model/import.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
-#include "passes/manager.hpp"
+#include "plan/lower.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;
@@ -25,7 +25,7 @@ nb::object saving(const std::string& text) {
 std::pair<std::string, Reports> simplified(std::string_view bytes, const std::vector<std::string>& names) {
   const onnx_io::ModelProto model = onnx_io::read_model(bytes, std::make_shared<int>());
   const std::unique_ptr<Graph> graph = import_as_written(model);
-  PassManager passes;
+  PassManager passes({}, kEveryPass);
   passes.run(*graph, names);
   std::erase_if(graph->inputs, [&](const Value* v) { return graph->use_count(v) == 0; });
   ExportOptions how;

@@ -69,6 +69,15 @@ PlanReport plan(const InferenceSession& session, const nb::dict& feeds) {
   return report;
 }
 
+nb::bytes execution_model(const InferenceSession& session) {
+  std::string model;
+  {
+    const Unlocked unlocked;
+    model = session.execution_model();
+  }
+  return to_bytes(model);
+}
+
 std::unique_ptr<InferenceSession> from_bytes(nb::bytes bytes, const SessionOptions& options) {
   std::string_view view(bytes.c_str(), bytes.size());
   auto holder = std::make_shared<nb::bytes>(bytes);
@@ -257,6 +266,8 @@ void bind_session(nb::module_& m) {
       .def("pass_reports", &InferenceSession::pass_reports)
       .def("pass_times", &InferenceSession::pass_times)
       .def("graph_text", [](const InferenceSession& s) { return readable(s.graph_text()); })
+      .def("execution_model", &execution_model,
+           "The model after rewriting, before it is laid out for running: an ONNX model, which a session can load.")
       .def("take_profile", &InferenceSession::take_profile);
   m.def(
       "model_bytes",

@@ -97,6 +97,9 @@ void bind_training(nb::module_& m) {
           nb::arg("path"), nb::arg("outputs"), NoGil())
       .def("plan", &plan, nb::arg("inputs"))
       .def("pass_reports", &TrainingSession::pass_reports)
+      .def(
+          "execution_model", [](const TrainingSession& s) { return to_bytes(s.execution_model()); },
+          "The training model after rewriting: parameters are inputs, gradients follow the outputs.")
       .def("take_profile", &TrainingSession::take_profile);
   m.def("set_seed", &set_seed, nb::arg("seed"),
         "Restarts the random numbers of everything that was not restored from a checkpoint.");

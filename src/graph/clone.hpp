@@ -1,15 +1,15 @@
 // Copies of graphs, for gradients that run a body once more.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <span>
+#include <unordered_map>
 
 #include "graph/graph.hpp"
 
 namespace backpass {
 
-using ValueMap = std::map<const Value*, Value*>;
+using ValueMap = std::unordered_map<const Value*, Value*>;
 
 /// Appends copies of all nodes of `from` to `to`. `copies` says what stands for the inputs and captures of `from`, and
 /// learns what stands for everything else.

@@ -13,9 +13,12 @@ Graph::~Graph() = default;
 
 std::string Graph::unique_name(std::string_view wanted) {
   std::string base(wanted.empty() ? "v" : wanted);
-  std::string unique = base;
-  while (taken_names_.count(unique) != 0) unique = base + "_" + std::to_string(++taken_names_[base]);
-  taken_names_.emplace(unique, 0);
+  auto [taken, is_new] = taken_names_.try_emplace(base, 0);
+  if (is_new) return base;
+  std::string unique;
+  do {
+    unique = base + "_" + std::to_string(++taken->second);
+  } while (!taken_names_.try_emplace(unique, 0).second);
   return unique;
 }
 

@@ -79,7 +79,7 @@ struct Value {
 };
 
 using Attribute = std::variant<std::int64_t, float, std::string, Tensor, std::vector<std::int64_t>, std::vector<float>,
-                               std::vector<std::string>, std::vector<Tensor>, Type, std::shared_ptr<const void>>;
+                               std::vector<std::string>, std::vector<Tensor>, Type>;
 
 struct Node {
   std::string name;

@@ -262,6 +262,8 @@ struct OpDef {
   bool is_one_pass = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
+  /// Made of other nodes when a graph is lowered (plan/lower.hpp): no file holds it.
+  bool is_lowered = false;
   /// Hands its inputs to whoever runs the graph and waits for what it gives.
   bool is_pause = false;
   /// How many operations it takes, as an expression of extents; null: about one per element of its outputs. For nodes

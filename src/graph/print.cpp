@@ -34,9 +34,12 @@ std::string print_attribute(const Attribute& attribute) {
     std::string operator()(const std::vector<std::int64_t>& v) const { return print_list(v); }
     std::string operator()(const std::vector<float>& v) const { return print_list(v); }
     std::string operator()(const std::vector<std::string>& v) const { return print_list(v); }
-    std::string operator()(const std::vector<Tensor>& v) const { return concat(v.size(), " tensors"); }
+    std::string operator()(const std::vector<Tensor>& v) const {
+      std::string text = "[";
+      for (const Tensor& t : v) text.append(text.size() > 1 ? "," : "").append(print_tensor(t));
+      return text + "]";
+    }
     std::string operator()(const Type& v) const { return v.str(); }
-    std::string operator()(const std::shared_ptr<const void>&) const { return "..."; }
   };
   return std::visit(Visitor{}, attribute);
 }

@@ -5,6 +5,10 @@
 
 namespace backpass {
 
+/// What programs call these.
+inline constexpr std::string_view kTileCast = "Cast";
+inline constexpr std::string_view kTileCopy = "Copy";
+
 /// Null when there is none. Exist: 16-bit floats <-> float32, any number or bool -> float32, float64 and bool, integers
 /// and bool -> int64. Floats never become integers here: what is out of range is the Cast operator's business.
 TileLoop tile_convert_loop(DType from, DType to);

@@ -9,8 +9,6 @@
 namespace backpass {
 namespace {
 
-constexpr std::string_view kConvert = "Cast";
-
 TileProgram::Instruction unary(TileLoop loop, std::string_view name, TileRegister in, TileRegister out) {
   return {.loop = loop, .name = name, .in = {in, kNoRegister, kNoRegister}, .out = out};
 }
@@ -117,13 +115,13 @@ TileRegister TileBuilder::convert(TileRegister value, DType to) {
   TileLoop loop = tile_convert_loop(from, to);
   if (loop == nullptr) fail<Unsupported>("conversion of ", name_of(from), " to ", name_of(to), " in a tile program");
   TileRegister result = fresh(to, shape(value));
-  program_.code.push_back(unary(loop, kConvert, value, result));
+  program_.code.push_back(unary(loop, kTileCast, value, result));
   return result;
 }
 
 TileRegister TileBuilder::copy(TileRegister value, TileShape shape) {
   TileRegister result = fresh(type(value), shape);
-  program_.code.push_back(unary(tile_copy_loop(type(value)), "Copy", value, result));
+  program_.code.push_back(unary(tile_copy_loop(type(value)), kTileCopy, value, result));
   return result;
 }
 
@@ -131,7 +129,7 @@ TileRegister TileBuilder::spread(TileRegister row) {
   auto [it, added] = spread_.emplace(row, kNoRegister);
   if (added) {
     it->second = fresh(type(row), TileShape::full);
-    program_.code.push_back(between_rows(tile_spread_loop(type(row)), "Spread", row, it->second));
+    program_.code.push_back(between_rows(tile_spread_loop(type(row)), kTileSpread, row, it->second));
   }
   return it->second;
 }
@@ -149,7 +147,7 @@ TileRegister TileBuilder::reduce(const TileReduction& reduction, TileRegister va
 TileRegister TileBuilder::unwidened(TileRegister value, DType stored) const {
   if (!is_half(stored)) return kNoRegister;
   for (const TileProgram::Instruction& i : program_.code) {
-    if (i.out == value && i.name == kConvert && type(i.in[0]) == stored) return i.in[0];
+    if (i.out == value && i.name == kTileCast && type(i.in[0]) == stored) return i.in[0];
   }
   return kNoRegister;
 }

@@ -153,6 +153,13 @@ const TileReduction kTileMean{"ReduceMean", [](DType t) { return HWY_DYNAMIC_DIS
 const TileReduction kTileMax{"ReduceMax", [](DType t) { return HWY_DYNAMIC_DISPATCH(max)(t); }};
 const TileReduction kTileMin{"ReduceMin", [](DType t) { return HWY_DYNAMIC_DISPATCH(min)(t); }};
 
+const TileReduction* find_tile_reduction(std::string_view name) {
+  for (const TileReduction* reduction : {&kTileSum, &kTileMean, &kTileMax, &kTileMin}) {
+    if (reduction->name == name) return reduction;
+  }
+  return nullptr;
+}
+
 TileRowLoop tile_spread_loop(DType type) {
   TileRowLoop loop = nullptr;
   visit_element_size(bit_width(type) / 8, [&]<class T>() { loop = spread<T>; });

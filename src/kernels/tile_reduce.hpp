@@ -14,7 +14,11 @@ extern const TileReduction kTileMean;
 extern const TileReduction kTileMax;  ///< NaN where a row has one
 extern const TileReduction kTileMin;
 
-/// Repeats each element along its row.
+/// Null when there is none of this name.
+const TileReduction* find_tile_reduction(std::string_view name);
+
+/// Repeats each element along its row; kTileSpread in programs.
+inline constexpr std::string_view kTileSpread = "Spread";
 TileRowLoop tile_spread_loop(DType type);
 
 /// f.operator()<T>() with an unsigned integer of that many bytes.

@@ -56,11 +56,10 @@ onnx_io::AttributeProto attribute_proto(const std::string& name, const Attribute
         } else if constexpr (std::is_same_v<T, std::vector<Tensor>>) {
           a.type = Kind::tensors;
           for (const Tensor& t : v) a.tensors.push_back(to_proto(t, ""));
-        } else if constexpr (std::is_same_v<T, Type>) {
+        } else {
+          static_assert(std::is_same_v<T, Type>);
           a.type = Kind::type_proto;
           a.type_protos.push_back(to_proto(v));
-        } else {
-          ensure(false, "attribute '", name, "' of a fused operator has no form in a file");
         }
         return a;
       },
@@ -130,6 +129,8 @@ class Exporter {
         seen.insert(wanted);
       }
       proto.output.push_back(info(v, wanted));
+      const bool is_gradient = i >= graph.first_gradient && i - graph.first_gradient < graph.gradient_count;
+      if (is_gradient) proto.output.back().metadata_props.emplace_back(kGradientMark, "");
     }
   }
 
@@ -143,6 +144,7 @@ class Exporter {
   }
 
   onnx_io::NodeProto write(const Node& node) {
+    ensure(node.def == nullptr || !node.def->is_lowered, shown(node), " has no form in a file");
     onnx_io::NodeProto proto;
     proto.name = node.name;
     proto.op_type = node.op;
@@ -151,10 +153,7 @@ class Exporter {
     for (const Value* v : node.outputs) proto.output.push_back(v == nullptr ? "" : name(v));
     while (!proto.input.empty() && proto.input.back().empty()) proto.input.pop_back();
     while (!proto.output.empty() && proto.output.back().empty()) proto.output.pop_back();
-    for (const auto& [key, attribute] : node.attributes) {
-      if (options_.to_look_at && std::holds_alternative<std::shared_ptr<const void>>(attribute)) continue;
-      proto.attribute.push_back(attribute_proto(key, attribute));
-    }
+    for (const auto& [key, attribute] : node.attributes) proto.attribute.push_back(attribute_proto(key, attribute));
     for (const auto& [key, graph] : node.subgraphs) {
       onnx_io::AttributeProto a = make_attribute(key, onnx_io::AttributeProto::Type::graph);
       a.graphs.push_back(std::make_shared<onnx_io::GraphProto>(write(*graph, false)));

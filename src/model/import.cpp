@@ -8,6 +8,7 @@
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
 #include "model/conformance.hpp"
+#include "model/export.hpp"
 #include "model/gradient_nodes.hpp"
 #include "model/import_tensor.hpp"
 #include "model/inlined_size.hpp"
@@ -196,6 +197,13 @@ class Importer {
     Node* node = scope.graph().add_node(proto.op_type, std::move(inputs), std::move(outputs),
                                         local(proto.name.empty() ? first_output(proto) : proto.name), proto.domain);
     node->opset = opset_of(proto);
+    if (node->def != nullptr && node->def->is_lowered) {
+      session_.note(
+          Problem::Kind::unsupported,
+          concat(node->label(), " operator: got ", node->domain, ".", node->op,
+                 ", which exists in plans only, expected operators of a model; export it before it is planned"),
+          &proto);
+    }
     for (const onnx_io::AttributeProto& a : proto.attribute) add_attribute(a, *node, scope);
   }
 
@@ -387,6 +395,19 @@ void sort_by_node(std::vector<Problem>& problems, const onnx_io::GraphProto& gra
                    [&](const Problem& a, const Problem& b) { return place(a) < place(b); });
 }
 
+bool is_gradient(const onnx_io::ValueInfoProto& output) {
+  return std::any_of(output.metadata_props.begin(), output.metadata_props.end(),
+                     [](const auto& entry) { return entry.first == kGradientMark; });
+}
+
+/// The first outputs in a row that a file says are gradients.
+void find_gradients(const std::vector<onnx_io::ValueInfoProto>& outputs, Graph& graph) {
+  auto first = std::find_if(outputs.begin(), outputs.end(), is_gradient);
+  graph.first_gradient = static_cast<std::size_t>(first - outputs.begin());
+  graph.gradient_count = static_cast<std::size_t>(std::find_if_not(first, outputs.end(), is_gradient) - first);
+  if (graph.gradient_count == 0) graph.first_gradient = 0;
+}
+
 }  // namespace
 
 Import import_model(const onnx_io::ModelProto& model) {
@@ -414,6 +435,7 @@ Import import_model(const onnx_io::ModelProto& model) {
       }
       append(session.problems, check_declared_types(model.graph, *graph));
       if (session.problems.empty() && nonconforming.empty()) {
+        find_gradients(model.graph.output, *graph);
         graph->remove_dead_nodes();
         replace_gradient_nodes(*graph);
       }

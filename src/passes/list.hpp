@@ -1,5 +1,6 @@
-// Every pass, and the order they run in. A pass is one file with its name, one line of kPasses, and
-// tests/passes/<name>.test.
+// The passes that rewrite what is computed, and the order they run in. A pass is one file with its name, one line of
+// kPasses, and tests/passes/<name>.test. What they leave can be written to a file and read again; how it is laid out
+// for running is said in plan/lower.hpp.
 #pragma once
 
 #include "passes/pass.hpp"
@@ -63,20 +64,6 @@ void fuse_linear(Graph& graph, Reports& reports);
 /// all parameters constant.
 void fold_batch_norm(Graph& graph, Reports& reports);
 
-/// Convolutions and what stands between them work on blocked values, [N, C/b, H, W, b], which is how oneDNN's vector
-/// code wants its channels; layout changes only where a chain begins or ends. float32 images with constant weights and
-/// channels that fill blocks.
-void block_convolutions(Graph& graph, Reports& reports);
-
-/// Blocked convolutions apply a following residual sum and activation themselves.
-void fuse_blocked_conv(Graph& graph, Reports& reports);
-
-/// Replaces groups of connected nodes that work on one shape (proved equal, whatever symbols stand for) by `Tile` nodes
-/// of domain "backpass": pointwise nodes, sums, means, maxima and minima over the last axis, and pointwise nodes on
-/// what those leave. Operands may broadcast; intermediate values that are needed elsewhere become further outputs.
-/// Integer vectors, which carry shapes, are left alone.
-void fuse_tiles(Graph& graph, Reports& reports);
-
 inline constexpr Pass kPasses[] = {
     {"function_gradients", function_gradients, Side::after, Graphs::plans},
     {"remove_dead_nodes", remove_dead_nodes, Side::after, Graphs::both},
@@ -94,9 +81,6 @@ inline constexpr Pass kPasses[] = {
     {"keep_less", keep_less, Side::after, Graphs::plans},
     {"fuse_linear", fuse_linear, Side::after, Graphs::plans},
     {"fold_batch_norm", fold_batch_norm, Side::after, Graphs::plans},
-    {"block_convolutions", block_convolutions, Side::after, Graphs::plans},
-    {"fuse_blocked_conv", fuse_blocked_conv, Side::after, Graphs::plans},
-    {"fuse_tiles", fuse_tiles, Side::after, Graphs::plans},
 };
 
 }  // namespace backpass

@@ -38,7 +38,7 @@ PassManager::PassManager(const PassOptions& options, std::span<const Pass> passe
 
 void PassManager::disable(const std::string& name, std::string_view given_by) {
   const bool known = std::any_of(passes_.begin(), passes_.end(), [&](const Pass& p) { return p.name == name; });
-  if (!known) fail(given_by, ": got '", name, "', expected names among ", names_of(passes_, Graphs::both));
+  if (!known) fail(given_by, ": got '", name, "', expected names among ", names_of(passes_, Graphs::any));
   disabled_.insert(name);
 }
 
@@ -46,6 +46,14 @@ void PassManager::run(Graph& graph, Side side) {
   std::vector<const Pass*> chosen;
   for (const Pass& pass : passes_) {
     if (overlap(pass.graphs, Graphs::plans) && overlap(pass.side, side)) chosen.push_back(&pass);
+  }
+  run_all(graph, chosen);
+}
+
+void PassManager::lower(Graph& graph) {
+  std::vector<const Pass*> chosen;
+  for (const Pass& pass : passes_) {
+    if (overlap(pass.graphs, Graphs::lowered)) chosen.push_back(&pass);
   }
   run_all(graph, chosen);
 }

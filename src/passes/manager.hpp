@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "passes/list.hpp"
+#include "passes/pass.hpp"
 
 namespace backpass {
 
@@ -16,11 +16,14 @@ class PassManager {
  public:
   /// The environment comes on top: BACKPASS_DISABLE_PASSES=name,name and BACKPASS_VERIFY_PASSES=1. InvalidInput for
   /// names that no pass has.
-  explicit PassManager(const PassOptions& options = {}, std::span<const Pass> passes = kPasses);
+  PassManager(const PassOptions& options, std::span<const Pass> passes);
 
   /// Rewrites a graph that is to be planned, bodies of control flow first. Side::both is for graphs that are not
   /// differentiated. InternalBug naming the pass that leaves a broken graph, if those are looked for.
   void run(Graph& graph, Side side);
+
+  /// The same for a plan's own copy of such a graph, with what is to be done there.
+  void lower(Graph& graph);
 
   /// The same with these passes of the list, for a graph that goes on as a file. InvalidInput for names of passes that
   /// cannot be had there.

@@ -40,7 +40,6 @@ std::optional<std::string> text_of(const Attribute& attribute) {
     std::optional<std::string> operator()(const std::vector<std::string>&) const { return std::nullopt; }
     std::optional<std::string> operator()(const std::vector<Tensor>&) const { return std::nullopt; }
     std::optional<std::string> operator()(const Type&) const { return std::nullopt; }
-    std::optional<std::string> operator()(const std::shared_ptr<const void>&) const { return std::nullopt; }
   };
   return std::visit(Visitor{}, attribute);
 }

@@ -18,8 +18,9 @@ using Reports = std::vector<Report>;
 enum class Side : std::uint8_t { before = 1, after = 2, both = 3 };
 
 /// `plans`: graphs that will be planned and run. `files`: graphs as a file has them, which goes on as a file: nodes in
-/// any opset, types of inputs and outputs only, and nothing may come in that other runtimes do not know.
-enum class Graphs : std::uint8_t { plans = 1, files = 2, both = 3 };
+/// any opset, types of inputs and outputs only, and nothing may come in that other runtimes do not know. `lowered`: a
+/// plan's own copy of a graph, where operators may come in that no file holds.
+enum class Graphs : std::uint8_t { plans = 1, files = 2, both = 3, lowered = 4, any = 7 };
 
 struct Pass {
   std::string_view name;

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "graph/graph.hpp"
+#include "graph/clone.hpp"
+#include "model/export.hpp"
 #include "model/import.hpp"
+#include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
-#include "passes/manager.hpp"
+#include "onnx_io/writer.hpp"
+#include "plan/lower.hpp"
 #include "plan/program.hpp"
 #include "runtime/arena_need.hpp"
 #include "runtime/call_scope.hpp"
@@ -22,7 +25,9 @@ namespace backpass {
 
 struct InferenceSession::Impl {
   SessionOptions options;
-  std::unique_ptr<Graph> graph;
+  std::int64_t opset;
+  std::unique_ptr<Graph> graph;    // after passes: what execution_model() writes
+  std::unique_ptr<Graph> lowered;  // what the program is made of; null for the reference
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   PassManager passes;
@@ -33,7 +38,7 @@ struct InferenceSession::Impl {
   std::unique_ptr<Executable> executable;
 
   Impl(const onnx_io::ModelProto& model, const SessionOptions& o)
-      : options(checked(o)), passes({o.disabled_passes, o.verify_passes}) {
+      : options(checked(o)), opset(opset_of(model)), passes({o.disabled_passes, o.verify_passes}, kEveryPass) {
     CallScope call(options);
     Import import = import_model(model);
     throw_if_any(import.problems);
@@ -45,8 +50,9 @@ struct InferenceSession::Impl {
     }
     if (options.reference) return;
     if (options.optimize) passes.run(*graph, Side::both);
+    lowered = options.optimize ? lower(*graph, passes) : clone(*graph).graph;
     rewrites = passes.lines();
-    program = make_program(*graph);
+    program = make_program(*lowered);
     executable = std::make_unique<Executable>(*program, options.binding_cache, options.profile ? &profiler : nullptr);
   }
 
@@ -123,7 +129,16 @@ const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->
 const std::vector<std::string>& InferenceSession::rewrites() const { return impl_->rewrites; }
 const std::vector<Report>& InferenceSession::pass_reports() const { return impl_->passes.reports(); }
 const std::vector<PassTime>& InferenceSession::pass_times() const { return impl_->passes.times(); }
-std::string InferenceSession::graph_text() const { return print(*impl_->graph); }
+std::string InferenceSession::graph_text() const {
+  return print(impl_->lowered != nullptr ? *impl_->lowered : *impl_->graph);
+}
+
+std::string InferenceSession::execution_model() const {
+  ExportOptions how;
+  how.opset = std::max<std::int64_t>(how.opset, impl_->opset);
+  for (const ValueInfo& output : impl_->outputs) how.output_names.push_back(output.name);
+  return onnx_io::write_model(export_graph(*impl_->graph, how));
+}
 
 std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> output_names, const Feeds& feeds) const {
   std::vector<RuntimeValue> values = impl_->arrange(feeds);

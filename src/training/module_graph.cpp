@@ -77,11 +77,11 @@ NodeSet up_to_yield(const Graph& graph) {
   return found;
 }
 
-ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated) {
+ReadLater find_read_later(const Graph& graph, std::size_t user_outputs, const NodeSet& repeated) {
   ValueSet read;
   ValueSet handed_on;
   bool is_later = false;
-  for (const Node* node : module.graph->nodes()) {
+  for (const Node* node : graph.nodes()) {
     auto add = [&](const Value* v) {
       read.insert(memory_of(v));
       add_with_sources(v, handed_on);
@@ -94,17 +94,17 @@ ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated) {
     is_later = is_later || is_yield(*node);
   }
   ReadLater later;
-  for (std::size_t i = 0; i < module.graph->inputs.size(); ++i) {
-    if (handed_on.count(module.graph->inputs[i]) != 0) later.inputs.push_back(i);
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (handed_on.count(graph.inputs[i]) != 0) later.inputs.push_back(i);
   }
-  for (std::size_t k = 0; k < module.user_outputs; ++k) {
-    const Value* output = memory_of(module.graph->outputs[k]);
+  for (std::size_t k = 0; k < user_outputs; ++k) {
+    const Value* output = memory_of(graph.outputs[k]);
     if (read.count(output) != 0) later.outputs.push_back(k);
     if (output->producer != nullptr && context_of(*output->producer) != nullptr) later.kept.push_back(k);
   }
-  for (std::size_t k = module.user_outputs; k < module.graph->outputs.size(); ++k) {
-    const Node* producer = memory_of(module.graph->outputs[k])->producer;
-    if (producer != nullptr && runs_foreign_code(*producer)) later.gradients.push_back(k - module.user_outputs);
+  for (std::size_t k = user_outputs; k < graph.outputs.size(); ++k) {
+    const Node* producer = memory_of(graph.outputs[k])->producer;
+    if (producer != nullptr && runs_foreign_code(*producer)) later.gradients.push_back(k - user_outputs);
   }
   return later;
 }

@@ -28,9 +28,9 @@ struct ReadLater {
   std::vector<std::size_t> gradients;  ///< after the module's outputs, whose memory foreign code may have kept
 };
 
-/// Views look at the memory of what they are views of, so these are more than the values that nodes read. Nodes in
-/// `repeated` belong to the first half, and may run again in the second.
-ReadLater find_read_later(const ModuleGraph& module, const NodeSet& repeated = {});
+/// Of a module's graph, as it runs. Views look at the memory of what they are views of, so these are more than the
+/// values that nodes read. Nodes in `repeated` belong to the first half, and may run again in the second.
+ReadLater find_read_later(const Graph& graph, std::size_t user_outputs, const NodeSet& repeated = {});
 
 /// The nodes that run before the caller gets a say, the YieldOp included; all where there is none.
 NodeSet up_to_yield(const Graph& graph);

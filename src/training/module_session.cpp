@@ -10,7 +10,7 @@
 #include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
-#include "passes/manager.hpp"
+#include "plan/lower.hpp"
 #include "runtime/arena_need.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
@@ -63,17 +63,18 @@ struct Variant {
   Mask seeded;
   ModuleGraph module;
   PassManager passes;
+  std::unique_ptr<Graph> lowered;  // the module's graph as it is planned
   ReadLater later;
   std::unique_ptr<TrainingPlan> plan;
 
   Variant(ModuleGraph graph, Mask mask, PassManager before, const SessionOptions& options, Profiler* profiler)
       : seeded(std::move(mask)), module(std::move(graph)), passes(std::move(before)) {
     if (options.optimize) passes.run(*module.graph, Side::after);
-    NodeSet forward = up_to_yield(*module.graph);
-    later = find_read_later(module, options.max_memory > 0 || !options.recompute.empty()
-                                        ? nodes_to_repeat(*module.graph, forward)
-                                        : NodeSet());
-    plan = std::make_unique<TrainingPlan>(*module.graph, std::move(forward), options, profiler);
+    lowered = options.optimize ? lower(*module.graph, passes) : clone(*module.graph).graph;
+    NodeSet forward = up_to_yield(*lowered);
+    const bool may_repeat = options.max_memory > 0 || !options.recompute.empty();
+    later = find_read_later(*lowered, module.user_outputs, may_repeat ? nodes_to_repeat(*lowered, forward) : NodeSet());
+    plan = std::make_unique<TrainingPlan>(*lowered, std::move(forward), options, profiler);
   }
 };
 
@@ -135,7 +136,7 @@ struct ModuleSession::Impl {
     return add_module_gradients(std::move(graph), requires_grad, mask);
   }
 
-  PassManager new_passes() const { return PassManager({options.disabled_passes, options.verify_passes}); }
+  PassManager new_passes() const { return PassManager({options.disabled_passes, options.verify_passes}, kEveryPass); }
 
   std::shared_ptr<Variant> variant_for(const Mask& mask) {
     std::lock_guard lock(mutex);
@@ -150,10 +151,9 @@ struct ModuleSession::Impl {
     return found;
   }
 
-  std::string written(const Graph& graph, bool to_look_at) const {
+  std::string written(const Graph& graph) const {
     ExportOptions how;
     how.opset = std::max<std::int64_t>(how.opset, opset);
-    how.to_look_at = to_look_at;
     return onnx_io::write_model(export_graph(graph, how));
   }
 
@@ -290,11 +290,11 @@ std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::rea
 }
 
 std::string ModuleSession::training_model() {
-  return impl_->written(*impl_->differentiated(impl_->expectation(), nullptr).graph, false);
+  return impl_->written(*impl_->differentiated(impl_->expectation(), nullptr).graph);
 }
 
 std::string ModuleSession::execution_model() {
-  return impl_->written(*impl_->variant_for(impl_->expectation())->plan->current()->graph, true);
+  return impl_->written(*impl_->variant_for(impl_->expectation())->module.graph);
 }
 
 std::string ModuleSession::graph_text() {

@@ -63,7 +63,8 @@ class ModuleSession {
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
   std::string training_model();
-  /// The same after it, as it runs: to be looked at, since fused operators have no form in a file.
+  /// The same after it, before it is laid out for running. Operators of domain `backpass` in it are known to Backpass
+  /// alone.
   std::string execution_model();
   /// The graph that runs (with gradients, if any are asked for) as text, and what the passes did to it.
   std::string graph_text();

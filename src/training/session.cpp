@@ -359,6 +359,8 @@ PlanReport TrainingSession::plan(std::span<const RuntimeValue> inputs) const {
 
 std::vector<Report> TrainingSession::pass_reports() const { return impl_->training->pass_reports(); }
 
+std::string TrainingSession::execution_model() const { return impl_->training->execution_model(); }
+
 std::vector<StepRecord> TrainingSession::take_profile() const { return impl_->training->take_profile(); }
 
 namespace {

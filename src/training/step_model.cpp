@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/clone.hpp"
 #include "graph/halves.hpp"
+#include "model/export.hpp"
 #include "model/import.hpp"
+#include "model/parameters.hpp"
 #include "model/training_graph.hpp"
-#include "passes/manager.hpp"
+#include "onnx_io/writer.hpp"
+#include "plan/lower.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
 #include "runtime/value_info.hpp"
@@ -16,7 +20,9 @@ namespace backpass {
 
 struct StepModel::Impl {
   SessionOptions options;
-  std::unique_ptr<Graph> graph;
+  std::int64_t opset = 0;
+  std::unique_ptr<Graph> graph;    // after passes: what execution_model() writes
+  std::unique_ptr<Graph> lowered;  // the same as it is planned, with accumulators once gradients are added up
   std::vector<Value*> user_inputs;
   std::vector<std::ptrdiff_t> sources;  // per graph input: index of the user's input, or -1 - index of the parameter
   mutable Profiler profiler;
@@ -29,7 +35,7 @@ struct StepModel::Impl {
   void plan() {
     planned.reset();
     planned =
-        std::make_unique<TrainingPlan>(*graph, first_half(*graph), options, options.profile ? &profiler : nullptr);
+        std::make_unique<TrainingPlan>(*lowered, first_half(*lowered), options, options.profile ? &profiler : nullptr);
   }
 };
 
@@ -142,6 +148,7 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   CallScope call(options);
   Import import = import_model(model);
   throw_if_any(import.problems);
+  impl_->opset = opset_of(model);
   impl_->graph = std::move(import.graph);
   Graph& graph = *impl_->graph;
   std::set<std::string> parameters;
@@ -170,8 +177,9 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
     outputs_.push_back(describe(*graph.outputs[i]));
     outputs_.back().name = model.graph.output[i].name;
   }
-  PassManager passes({options.disabled_passes, options.verify_passes});
+  PassManager passes({options.disabled_passes, options.verify_passes}, kEveryPass);
   if (options.optimize) passes.run(graph, Side::after);
+  impl_->lowered = options.optimize ? lower(graph, passes) : clone(graph).graph;
   impl_->reports = passes.reports();
   impl_->plan();
 }
@@ -190,7 +198,7 @@ const Node* node_behind(const Graph& graph, const Node* node) {
 
 /// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
 void StepModel::accumulate_in_place() {
-  Graph& graph = *impl_->graph;
+  Graph& graph = *impl_->lowered;
   const Uninterrupted whole;  // half of this would be neither graph
   impl_->planned.reset();
   Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
@@ -258,6 +266,13 @@ std::vector<Report> StepModel::pass_reports() const {
   const std::shared_ptr<ReadyPlan> plan = impl_->planned->current();
   reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
   return reports;
+}
+
+std::string StepModel::execution_model() const {
+  ExportOptions how;
+  how.opset = std::max<std::int64_t>(how.opset, impl_->opset);
+  for (const ValueInfo& output : outputs_) how.output_names.push_back(output.name);
+  return onnx_io::write_model(export_graph(*impl_->graph, how));
 }
 
 std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler.take(); }

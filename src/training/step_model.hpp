@@ -54,6 +54,9 @@ class StepModel {
 
   std::vector<StepRecord> take_profile() const;
   std::vector<Report> pass_reports() const;
+  /// The model after rewriting, without accumulators, as a serialized ONNX model: inputs and parameters as it declares
+  /// them; outputs are the user's, gradients as in trainable(), new values as in updated().
+  std::string execution_model() const;
   /// As things stand: with accumulators once a run has added gradients up.
   PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                   std::span<const Tensor> gradients) const;

@@ -38,8 +38,9 @@ class RandomNetwork : public PassFixture {
 
   /// Outputs and gradients, and the peak of the plan.
   std::vector<Tensor> trained(const std::vector<std::string>& disabled, int threads, std::int64_t& peak) {
-    PassManager manager({.disabled = disabled, .verify = true});
+    PassManager manager({.disabled = disabled, .verify = true}, kEveryPass);
     manager.run(graph, Side::after);
+    manager.lower(graph);
     for (const Report& report : manager.reports()) repeated += report.pass == "keep_less" ? 1 : 0;
     std::unique_ptr<Program> program = make_program(graph);
     Executable executable(*program, 1, nullptr);

@@ -34,6 +34,8 @@ const Node* yield_of(const ModuleGraph& module) {
   return nullptr;
 }
 
+ReadLater read_later(const ModuleGraph& module) { return find_read_later(*module.graph, module.user_outputs); }
+
 TEST(ModuleGraph, OutputsDependOnWhatIsAskedFor) {
   Module m;
   Value* x = m.input("x");
@@ -101,7 +103,7 @@ TEST(ModuleGraph, StopsHaveNoMeaningOnceGradientsAreThere) {
 TEST(ReadLater, FactorsAreReadWhereTheyAre) {
   Module m;
   m.graph->outputs = {m.b.op("Mul", {m.input("x"), m.input("w")})};
-  const ReadLater later = find_read_later(m.differentiated({"x", "w"}, {true}));
+  const ReadLater later = read_later(m.differentiated({"x", "w"}, {true}));
   EXPECT_EQ(later.inputs, (Numbers{0, 1}));
   EXPECT_EQ(later.outputs, Numbers{});
 }
@@ -109,7 +111,7 @@ TEST(ReadLater, FactorsAreReadWhereTheyAre) {
 TEST(ReadLater, AResultIsReadWhereItIs) {
   Module m;
   m.graph->outputs = {m.b.op("Tanh", {m.input("x")})};
-  const ReadLater later = find_read_later(m.differentiated({"x"}, {true}));
+  const ReadLater later = read_later(m.differentiated({"x"}, {true}));
   EXPECT_EQ(later.inputs, Numbers{});
   EXPECT_EQ(later.outputs, Numbers{0});
   EXPECT_EQ(later.kept, Numbers{});
@@ -122,7 +124,7 @@ TEST(ReadLater, ViewsLookAtTheMemoryOfOthers) {
   Value* y = m.b.op("Mul", {flat, m.b.op("Exp", {flat})});
   m.graph->outputs = {m.b.op("Unsqueeze", {y, m.b.ints({0})}),
                       m.b.op("Reshape", {m.b.op("Tanh", {y}), m.b.ints({-1})})};
-  const ReadLater later = find_read_later(m.differentiated({"x"}, {true, true}));
+  const ReadLater later = read_later(m.differentiated({"x"}, {true, true}));
   EXPECT_EQ(later.inputs, Numbers{0});
   EXPECT_EQ(later.outputs, Numbers{1});
 }
@@ -132,7 +134,7 @@ TEST(ReadLater, AnOutputIsReadThroughAView) {
   Value* y = m.b.op("Neg", {m.input("x")});
   Value* flat = m.b.op("Reshape", {y, m.b.ints({-1})});
   m.graph->outputs = {y, m.b.op("Mul", {flat, flat})};
-  const ReadLater later = find_read_later(m.differentiated({"x"}, {false, true}));
+  const ReadLater later = read_later(m.differentiated({"x"}, {false, true}));
   EXPECT_EQ(later.inputs, Numbers{});
   EXPECT_EQ(later.outputs, Numbers{0});
 }
@@ -140,7 +142,7 @@ TEST(ReadLater, AnOutputIsReadThroughAView) {
 TEST(ReadLater, ExtentsAreNoContents) {
   Module m;
   m.graph->outputs = {m.b.op("ReduceSum", {m.input("x")}, {{"keepdims", std::int64_t{0}}})};
-  const ReadLater later = find_read_later(m.differentiated({"x"}, {true}));
+  const ReadLater later = read_later(m.differentiated({"x"}, {true}));
   EXPECT_EQ(later.inputs, Numbers{});
 }
 

@@ -9,7 +9,7 @@
 #include "graph_text.hpp"
 #include "model/export.hpp"
 #include "onnx_io/writer.hpp"
-#include "passes/manager.hpp"
+#include "plan/lower.hpp"
 
 namespace backpass {
 namespace {
@@ -84,7 +84,7 @@ TEST(PassManager, RunsWhatBelongsOnThisSideOfDifferentiation) {
 }
 
 TEST(PassManager, OnlyWhatChangesGradientsRunsBeforeDifferentiation) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::before);
   ASSERT_EQ(manager.times().size(), 1U);
@@ -92,9 +92,10 @@ TEST(PassManager, OnlyWhatChangesGradientsRunsBeforeDifferentiation) {
 }
 
 TEST(PassManager, ReportsSayWhoDidWhat) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   ASSERT_EQ(manager.reports().size(), 2U);
   const Report& first = manager.reports().front();
   EXPECT_EQ(first.pass, "remove_identities");
@@ -107,32 +108,34 @@ TEST(PassManager, ReportsSayWhoDidWhat) {
 }
 
 TEST(PassManager, PassesAreSwitchedOffByName) {
-  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false});
+  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   EXPECT_EQ(graph->nodes().size(), 2U);
   for (const PassTime& time : manager.times()) EXPECT_NE(time.pass, "fuse_tiles");
 }
 
 TEST(PassManager, TheEnvironmentSwitchesOffMore) {
   const Variable variable("BACKPASS_DISABLE_PASSES", "remove_identities, merge_duplicates");
-  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false});
+  PassManager manager({.disabled = {"fuse_tiles"}, .verify = false}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::both);
+  manager.lower(*graph);
   EXPECT_TRUE(manager.reports().empty());
   EXPECT_EQ(graph->nodes().size(), 3U);
 }
 
 TEST(PassManager, UnknownNamesAreRefusedWithTheKnownOnes) {
-  const std::string given = message_of([] { PassManager({.disabled = {"fuse_all"}, .verify = false}); });
+  const std::string given = message_of([] { PassManager({.disabled = {"fuse_all"}, .verify = false}, kEveryPass); });
   EXPECT_TRUE(given.starts_with("disabled_passes: got 'fuse_all', expected names among function_gradients, ")) << given;
   const Variable variable("BACKPASS_DISABLE_PASSES", "typo");
-  const std::string read = message_of([] { PassManager manager; });
+  const std::string read = message_of([] { PassManager manager({}, kEveryPass); });
   EXPECT_TRUE(read.starts_with("BACKPASS_DISABLE_PASSES: got 'typo'")) << read;
 }
 
 TEST(PassManager, FilesGetOnlyWhatOtherRuntimesKnow) {
-  PassManager manager;
+  PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, std::vector<std::string>{"remove_identities"});
   EXPECT_EQ(passes_of(manager), std::vector<std::string>{"remove_identities"});
@@ -163,7 +166,7 @@ TEST(PassManager, BodiesOfControlFlowAreRewritten) {
           %d = Relu(%x)
           return %d
     return %y)");
-  PassManager manager({.disabled = {}, .verify = true});
+  PassManager manager({.disabled = {}, .verify = true}, kEveryPass);
   manager.run(*graph, Side::after);
   EXPECT_EQ(manager.lines(), std::vector<std::string>{"bypassed [Identity 'copy']"});
 }

@@ -10,7 +10,7 @@
 
 #include "graph/builder.hpp"
 #include "graph/graph.hpp"
-#include "passes/list.hpp"
+#include "plan/lower.hpp"
 #include "runtime/executable.hpp"
 #include "runtime/interpreter.hpp"
 

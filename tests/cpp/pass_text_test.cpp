@@ -11,7 +11,7 @@
 #include "graph_text.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
 #include "pass_testing.hpp"
-#include "passes/manager.hpp"
+#include "plan/lower.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -103,6 +103,8 @@ std::string after(const Pass& pass, Graph& graph) {
   PassManager manager({.disabled = {}, .verify = true}, {&pass, 1});
   if (pass.graphs == Graphs::files) {
     manager.run(graph, std::vector<std::string>{std::string(pass.name)});
+  } else if (pass.graphs == Graphs::lowered) {
+    manager.lower(graph);
   } else {
     manager.run(graph, pass.side);
   }
@@ -144,11 +146,11 @@ TEST_P(PassText, BecomesWhatTheFileSays) {
   if (update) write(path, file);
 }
 
-INSTANTIATE_TEST_SUITE_P(Passes, PassText, ::testing::ValuesIn(kPasses), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Passes, PassText, ::testing::ValuesIn(kEveryPass), name_of_case);
 
 TEST(PassFiles, EveryFileIsOfAPass) {
   std::set<std::string> names;
-  for (const Pass& pass : kPasses) names.insert(std::string(pass.name) + ".test");
+  for (const Pass& pass : kEveryPass) names.insert(std::string(pass.name) + ".test");
   std::set<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
     if (entry.path().extension() == ".test") files.insert(entry.path().filename());

@@ -5,13 +5,16 @@
 #include <hwy/targets.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "graph/builder.hpp"
 #include "graph/infer.hpp"
+#include "kernels/tile_reduce.hpp"
+#include "kernels/tile_text.hpp"
 #include "ops/pointwise/pointwise.hpp"
 #include "ops/shape_rules.hpp"
-#include "passes/list.hpp"
+#include "plan/lower.hpp"
 #include "runtime/interpreter.hpp"
 #include "support/half.hpp"
 #include "support/parallel.hpp"
@@ -194,6 +197,58 @@ TEST(Tile, EveryInstructionSetGivesTheSame) {
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+// ---- As text
+
+std::string text_of(const TileProgram& program) { return write_tile_program(program).code; }
+
+TEST(TileText, IsReadAsItWasWritten) {
+  TileBuilder b(2);
+  TileRegister x = b.input(0, DType::float16);
+  TileRegister rows = b.input(1, DType::float32, TileShape::row);
+  TileRegister centred = b.apply(*find_tile_function("Sub"), {x, rows});
+  TileRegister bent = b.apply(*find_tile_function("LeakyRelu"), {centred}, {0.1, 0, 0});
+  b.output(b.apply(tile_mul(), {bent, b.immediate(2.5, DType::float32)}), DType::float16);
+  b.output(b.reduce(kTileMax, bent), DType::float32, TileShape::row);
+  const TileProgram program = b.finish();
+  const TileText text = write_tile_program(program);
+  EXPECT_EQ(text.code,
+            "in float16; in float32 row; Cast 0 float32; Spread 1 float32; Sub 3 4 float32; LeakyRelu 5 float32 0.1; "
+            "Mul 6 2 float32; Cast 7 float16; ReduceMax 6 float32 row; out 8 float16; out 9 float32 row");
+  ASSERT_EQ(text.constants.size(), 1U);
+  EXPECT_EQ(text.constants[0].to_doubles(), std::vector<double>{2.5});
+  const TileProgram again = read_tile_program(text.code, text.constants);
+  EXPECT_EQ(text_of(again), text.code);
+  ASSERT_EQ(again.code.size(), program.code.size());
+  for (std::size_t i = 0; i < again.code.size(); ++i) {
+    EXPECT_EQ(again.code[i].loop, program.code[i].loop);
+    EXPECT_EQ(again.code[i].row_loop, program.code[i].row_loop);
+    EXPECT_EQ(again.code[i].params, program.code[i].params);
+  }
+  const std::vector<TileKind> outputs = tile_output_kinds(text.code);
+  ASSERT_EQ(outputs.size(), 2U);
+  EXPECT_EQ(outputs[0].type, DType::float16);
+  EXPECT_EQ(outputs[0].shape, TileShape::full);
+  EXPECT_EQ(outputs[1].shape, TileShape::row);
+}
+
+TEST(TileText, ParametersKeepEveryBit) {
+  for (double value : {0.1, 1.0 / 3, -1e-300, 5e-324, std::numeric_limits<double>::infinity()}) {
+    TileBuilder b(1);
+    TileRegister x = b.input(0, DType::float64);
+    b.output(b.apply(*find_tile_function("LeakyRelu"), {x}, {0, value, 0}), DType::float64);
+    const TileText text = write_tile_program(b.finish());
+    EXPECT_EQ(read_tile_program(text.code, text.constants).code[0].params[1], value);
+  }
+}
+
+TEST(TileText, WhatCannotBeReadIsABug) {
+  for (const char* code : {"", "in float32", "in float; out 0", "in float32; Nothing 0 float32; out 1 float32",
+                           "in float32; Relu 7 float32; out 1 float32", "in float32; Relu float32; out 1 float32",
+                           "in float32; Relu 0 float32 x; out 1 float32", "in float32; Relu 0 float32; out float32"}) {
+    EXPECT_THROW(read_tile_program(code, {}), InternalBug) << code;
+  }
 }
 
 // ---- Fusion

@@ -55,8 +55,8 @@ class DebugOptions:
     With ``save_onnx`` these appear in ``save_path`` (the current folder by default): ``<onnx_prefix>_<stage>_<mode>``
     with the stages ``torch_exported`` (as captured), ``post_processed`` (the same: nothing is left to do),
     ``optimized_pre_grad`` (what register_graph_optimizer's functions made of it), when training ``optimized`` (with
-    gradients), and ``execution_model`` (what runs: fused operators in it can be looked at, not run elsewhere), and the
-    modes ``training`` and ``inference``.
+    gradients), and ``execution_model`` (after rewriting, before it is laid out for running; operators of domain
+    ``backpass`` in it run in Backpass alone), and the modes ``training`` and ``inference``.
     ``ORTMODULE_LOG_LEVEL`` and ``ORTMODULE_SAVE_ONNX_PATH`` win over what is given here.
     """
 

@@ -14,9 +14,9 @@
 namespace backpass {
 namespace {
 
-// Opset 8 also looped over a batch axis and took lengths as first input: nodes
-// of that form carry the mark kBatched.
-constexpr const char* kBatched = "batched";
+// Opset 8 also looped over a batch axis and took lengths as first input: nodes of that form become this operator of
+// domain backpass.
+constexpr const char* kBatched = "BatchedScan";
 
 struct Plan {
   bool batched = false;
@@ -35,7 +35,7 @@ std::vector<std::int64_t> per_item(const Node& node, const char* key, std::size_
 
 Plan plan_of(const Node& node) {
   Plan p;
-  p.batched = node.attr_int(kBatched, 0) != 0;
+  p.batched = node.op == kBatched;
   p.first = p.batched ? 1 : 0;
   const auto inputs = static_cast<std::int64_t>(node.inputs.size()) - static_cast<std::int64_t>(p.first);
   const std::int64_t scans = node.attr_int("num_scan_inputs");
@@ -245,10 +245,6 @@ void compute(ComputeContext& c) {
 
 Iteration iteration_of(const Node& node) {
   const Plan p = plan_of(node);
-  if (p.batched)
-    fail<Unsupported>(node.label(),
-                      " gradient: the form of opset 8, which loops over a batch, has none; convert the "
-                      "model to opset 9 or later");
   const Graph& body = body_of(node, "body");
   Iteration it;
   for (std::size_t i = 0; i < p.states; ++i) it.states.push_back({i, i, body.inputs[i], body.outputs[i]});
@@ -275,8 +271,19 @@ const Register scan{{.name = "Scan",
                      .gradient = gradient,
                      .fused_gradient = fused_gradient}};
 
+const Register batched_scan{
+    {.name = kBatched,
+     .domain = "backpass",
+     .doc = "Scan of opset 8, which loops over a batch; for gradients convert the model to opset 9.",
+     .inputs = {2, -1},
+     .outputs = {1, -1},
+     .types = {},
+     .infer = infer,
+     .compute = compute}};
+
 void lift_batched(Builder&, Node& node) {
-  node.attributes.insert_or_assign(kBatched, std::int64_t{1});
+  node.domain = "backpass";
+  node.op = kBatched;
   if (auto directions = node.attributes.find("directions"); directions != node.attributes.end()) {
     node.attributes.insert_or_assign("scan_input_directions", directions->second);
     node.attributes.erase("directions");

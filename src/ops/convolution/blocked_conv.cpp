@@ -108,6 +108,7 @@ const Register blocked_conv{
      .infer = infer,
      .prepare = prepare,
      .in_place_input = kResidual,
+     .is_lowered = true,
      .flops = [](const Node& node) { return flops::sums(node, flops::per_channel(node.inputs.at(kW))); }}};
 
 }  // namespace

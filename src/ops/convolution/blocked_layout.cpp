@@ -1,4 +1,4 @@
-// Block and Unblock: between [N, C, H, W] and [N, C/b, H, W, b]. Made by the pass block_convolutions, as are the other
+// Block and Unblock: between [N, C, H, W] and [N, C/b, H, W, b]. Made by plan/block_convolutions, as are the other
 // operators on blocked values. A blocked value is an ordinary tensor of five axes, so that pointwise operators work on
 // it unchanged.
 #include "graph/op.hpp"
@@ -53,7 +53,8 @@ const Register block{{.name = "Block",
                       .doc = "[N, C, H, W] to [N, C/b, H, W, b]",
                       .types = kTypes,
                       .infer = infer_block,
-                      .prepare = prepare_block}};
+                      .prepare = prepare_block,
+                      .is_lowered = true}};
 
 const Register unblock{{.name = "Unblock",
                         .domain = "backpass",
@@ -61,7 +62,8 @@ const Register unblock{{.name = "Unblock",
                         .doc = "[N, C/b, H, W, b] to [N, C, H, W]",
                         .types = kTypes,
                         .infer = infer_unblock,
-                        .prepare = prepare_unblock}};
+                        .prepare = prepare_unblock,
+                        .is_lowered = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -68,7 +68,8 @@ const Register max_pool{{.name = "BlockedMaxPool",
                          .doc = "MaxPool of blocked values",
                          .types = kTypes,
                          .infer = infer_window,
-                         .prepare = prepare_max}};
+                         .prepare = prepare_max,
+                         .is_lowered = true}};
 
 const Register average_pool{{.name = "BlockedAveragePool",
                              .domain = "backpass",
@@ -76,7 +77,8 @@ const Register average_pool{{.name = "BlockedAveragePool",
                              .doc = "AveragePool of blocked values",
                              .types = kTypes,
                              .infer = infer_window,
-                             .prepare = prepare_average}};
+                             .prepare = prepare_average,
+                             .is_lowered = true}};
 
 const Register global_average_pool{{.name = "BlockedGlobalAveragePool",
                                     .domain = "backpass",
@@ -84,7 +86,8 @@ const Register global_average_pool{{.name = "BlockedGlobalAveragePool",
                                     .doc = "GlobalAveragePool of blocked values, plain result",
                                     .types = kTypes,
                                     .infer = infer_global,
-                                    .prepare = prepare_global}};
+                                    .prepare = prepare_global,
+                                    .is_lowered = true}};
 
 }  // namespace
 }  // namespace backpass

@@ -4,9 +4,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ops/pointwise/fused_tile.hpp"
 #include "ops/pointwise/tile_op.hpp"
-#include "passes/list.hpp"
-#include "passes/tile_groups.hpp"
+#include "plan/lower.hpp"
+#include "plan/tile_groups.hpp"
 
 namespace backpass {
 namespace {
@@ -22,20 +23,16 @@ class Replacement {
 
   Report run() {
     collect();
-    TileProgram program = write();
-    std::string operators = program.str();
+    const TileProgram program = write();
     Node* last = nodes_.back();
     Node* tile = graph_.add_node("Tile", inputs_, outputs_, last->name, "backpass", last);
-    tile->attributes["program"] = std::shared_ptr<const void>(std::make_shared<const TileProgram>(std::move(program)));
-    tile->attributes["operators"] = operators;
-    // Immediates may have had more axes than any remaining operand.
-    tile->attributes["rank"] = static_cast<std::int64_t>(group_.shape.size());
+    set_tile_program(*tile, program, group_.shape.size());
     for (Node* node : nodes_) {
       // The values live on as outputs of the new node.
       if (std::find(outputs_.begin(), outputs_.end(), node->outputs[0]) != outputs_.end()) node->outputs.clear();
     }
     return {.node = tile->label(),
-            .what = concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", operators),
+            .what = concat("fused ", nodes_.size(), " nodes into ", tile->label(), ": ", program.str()),
             .why = "what passes between them stays in the cache",
             .bytes_saved = bytes_of(inner_)};
   }

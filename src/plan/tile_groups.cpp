@@ -1,8 +1,7 @@
-#include "passes/tile_groups.hpp"
+#include "plan/tile_groups.hpp"
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -256,10 +255,8 @@ class Grouping {
 }  // namespace
 
 const TileReduction* row_reduction(const Node& node) {
-  static const std::map<std::string_view, const TileReduction*> reductions{
-      {"ReduceSum", &kTileSum}, {"ReduceMean", &kTileMean}, {"ReduceMax", &kTileMax}, {"ReduceMin", &kTileMin}};
-  auto it = reductions.find(node.op);
-  if (it == reductions.end() || !node.domain.empty() || node.attr_int("keepdims", 1) == 0) return nullptr;
+  const TileReduction* reduction = find_tile_reduction(node.op);
+  if (reduction == nullptr || !node.domain.empty() || node.attr_int("keepdims", 1) == 0) return nullptr;
   const Value* x = node.input(0);
   const Value* axes = node.input(1);
   if (x == nullptr || !x->type.is_tensor() || !is_float(x->type.dtype) || !x->type.shape) return nullptr;
@@ -268,7 +265,7 @@ const TileReduction* row_reduction(const Node& node) {
   const auto rank = static_cast<std::int64_t>(shape.size());
   const std::int64_t axis = axes->constant->to_ints()[0];
   if (rank == 0 || (axis != -1 && axis != rank - 1)) return nullptr;
-  return rows_suit(shape) ? it->second : nullptr;
+  return rows_suit(shape) ? reduction : nullptr;
 }
 
 std::span<Value* const> tile_operands(const Node& node) {

@@ -6,8 +6,8 @@
 #include "graph/builder.hpp"
 #include "graph/op.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
-#include "passes/list.hpp"
 #include "passes/match_activation.hpp"
+#include "plan/lower.hpp"
 
 namespace backpass {
 namespace {

@@ -3,8 +3,8 @@
 #include <unordered_map>
 
 #include "graph/op.hpp"
-#include "passes/list.hpp"
 #include "passes/match_activation.hpp"
+#include "plan/lower.hpp"
 
 namespace backpass {
 namespace {
