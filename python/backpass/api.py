@@ -363,9 +363,9 @@ class Optimizer:
         """A training step of the module, ``step()`` and the module's ``lazy_reset_grad()``, to the same bits.
 
         Each parameter is updated as soon as its gradient is complete, so that there is no memory for all gradients at a
-        time: ``Parameter.grad`` is None afterwards. Where they are needed together, because some were added up before or
-        the optimizer clips by their norm, the steps are done one after the other; ``plan`` says so. Inputs and results
-        are those of calling the module.
+        time: ``Parameter.grad`` is None afterwards. Where they are needed together, because some were added up before
+        or the optimizer clips by their norm, the steps are done one after the other; ``plan`` says so. Inputs and
+        results are those of calling the module.
         """
         with self._state._lock:
             if not self._module.training:
