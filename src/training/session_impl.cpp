@@ -1,5 +1,6 @@
 #include "training/session_impl.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -38,6 +39,10 @@ TrainingSession::Impl::Impl(std::shared_ptr<CheckpointState> s, const TrainingAr
     eval = std::make_unique<StepModel>(*eval_proto, is_parameter, options);
   }
   check_artifacts(*state, *training, eval.get());
+  for (const Parameter& p : state->parameters()) {
+    const std::vector<std::string>& trained = training->trainable();
+    if (std::find(trained.begin(), trained.end(), p.name) == trained.end()) untrained.push_back(p.name);
+  }
   const ResumeState& r = state->resume();
   if (r.seed && r.random_counter) random.restore({static_cast<std::uint64_t>(*r.seed), *r.random_counter});
   if (!artifacts.optimizer.empty()) add_optimizer(artifacts.optimizer);

@@ -31,6 +31,7 @@ struct TrainingSession::Impl {
   bool overwrite = true;
   bool has_gradients = true;                             // until train_and_update has used them up
   std::map<std::string, Tensor, std::less<>> gradients;  // made when somebody wants them
+  std::vector<std::string> untrained;                    // parameters
   std::string obstacle;  // why the last train_and_update did one step after the other; empty: it did not
 
   void add_optimizer(const ModelSource& source);
@@ -69,9 +70,15 @@ struct TrainingSession::Impl {
   std::vector<Tensor> new_statistics() const;           ///< memory for them
   void keep_statistics(const std::vector<Tensor>& statistics);
 
+  /// What an update changes.
+  struct Updated {
+    std::vector<Tensor> parameters;
+    std::vector<std::vector<Tensor>> states;
+  };
+
   /// Why a step has to compute all gradients before it updates parameters; empty: it has not.
-  std::string obstacle_for(std::span<const RuntimeValue> inputs);
-  std::vector<RuntimeValue> update_while_training(std::span<const RuntimeValue> inputs);
+  std::string obstacle_for(std::span<const RuntimeValue> inputs, const Updated& updated);
+  std::vector<RuntimeValue> update_while_training(std::span<const RuntimeValue> inputs, const Updated& updated);
   void add_held(PlanReport& report, bool with_gradients) const;
 };
 

@@ -1,6 +1,4 @@
 // Steps that update parameters while gradients are computed, and the plans of both kinds of steps.
-#include <set>
-
 #include "training/session_impl.hpp"
 #include "training/shared_memory.hpp"
 
@@ -22,27 +20,25 @@ namespace {
 
 }  // namespace
 
-std::string TrainingSession::Impl::obstacle_for(std::span<const RuntimeValue> inputs) {
+std::string TrainingSession::Impl::obstacle_for(std::span<const RuntimeValue> inputs, const Updated& updated) {
   if (!overwrite) return "gradients are being added up";
   if (optimizer->clips_gradients()) return "the optimizer clips by the norm of all gradients";
   if (!training->update_obstacle().empty()) return training->update_obstacle();
-  std::vector<Tensor> written = tensors(training->trainable());
-  for (const std::vector<Tensor>& kept : optimizer_states()) written.insert(written.end(), kept.begin(), kept.end());
+  std::vector<Tensor> written = updated.parameters;
+  for (const std::vector<Tensor>& kept : updated.states) written.insert(written.end(), kept.begin(), kept.end());
   std::vector<RuntimeValue> read(inputs.begin(), inputs.end());
-  const std::set<std::string> trained(training->trainable().begin(), training->trainable().end());
-  for (const Parameter& p : state->parameters()) {
-    if (!trained.contains(p.name)) read.emplace_back(p.tensor);
-  }
+  for (const std::string& name : untrained) read.emplace_back(state->parameter(name).tensor);
   return shares_memory(written, read) ? "parameters share memory with each other or with inputs" : "";
 }
 
 std::vector<RuntimeValue> TrainingSession::Impl::train_and_update(std::span<const RuntimeValue> inputs) {
   require_optimizer();
   require_parameters("train_and_update");
-  obstacle = obstacle_for(inputs);
+  const Updated updated{tensors(training->trainable()), optimizer_states()};
+  obstacle = obstacle_for(inputs, updated);
   std::vector<RuntimeValue> results;
   if (obstacle.empty()) {
-    results = update_while_training(inputs);
+    results = update_while_training(inputs, updated);
     gradients.clear();
   } else {
     results = train(inputs);
@@ -53,14 +49,14 @@ std::vector<RuntimeValue> TrainingSession::Impl::train_and_update(std::span<cons
   return results;
 }
 
-std::vector<RuntimeValue> TrainingSession::Impl::update_while_training(std::span<const RuntimeValue> inputs) {
+std::vector<RuntimeValue> TrainingSession::Impl::update_while_training(std::span<const RuntimeValue> inputs,
+                                                                       const Updated& updated) {
   const std::vector<Tensor> statistics = new_statistics();
-  const std::vector<Tensor> trained = tensors(training->trainable());
-  const std::vector<std::vector<Tensor>> kept = optimizer_states();
+  const UpdateArguments update{rate, group().step + 1, updated.parameters, updated.states};
   const RememberRandom remember{*this};
   try {
-    std::vector<RuntimeValue> results = training->run_and_update(
-        inputs, tensors(training->parameters()), {rate, group().step + 1, trained, kept}, statistics, random);
+    std::vector<RuntimeValue> results =
+        training->run_and_update(inputs, tensors(training->parameters()), update, statistics, random);
     keep_statistics(statistics);
     count_step();
     return results;
@@ -83,16 +79,15 @@ PlanReport TrainingSession::Impl::plan(std::span<const RuntimeValue> inputs) con
 PlanReport TrainingSession::Impl::plan_update(std::span<const RuntimeValue> inputs) {
   require_optimizer();
   require_parameters("plan_update");
-  const std::string why_not = obstacle_for(inputs);
+  const Updated updated{tensors(training->trainable()), optimizer_states()};
+  const std::string why_not = obstacle_for(inputs, updated);
   if (!why_not.empty()) {
     PlanReport report = plan(inputs);
     report.text += concat("parameters are updated after the step: ", why_not, "\n");
     return report;
   }
-  const std::vector<Tensor> trained = tensors(training->trainable());
-  const std::vector<std::vector<Tensor>> kept = optimizer_states();
-  PlanReport report =
-      training->plan_update(inputs, tensors(training->parameters()), {rate, group().step + 1, trained, kept});
+  const UpdateArguments update{rate, group().step + 1, updated.parameters, updated.states};
+  PlanReport report = training->plan_update(inputs, tensors(training->parameters()), update);
   add_held(report, /*with_gradients=*/false);
   report.text += "each parameter is updated as soon as its gradient is complete\n";
   return report;

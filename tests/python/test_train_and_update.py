@@ -166,7 +166,8 @@ CORNERS = {
                 "d, m = Dropout(a, half, yes) b = MatMul(d, v) e, k = Dropout(b, half, yes) s = Mul(e, e) "
                 "loss = ReduceMean<keepdims = 0>(s) }", {"w": numbers(5, 9), "v": numbers(9, 4)}, ()),
     "sizes from data": ("(float[n,5] x) => (float loss) <float one = {0.1}> { "
-                        "f = ReduceMax<axes = [1], keepdims = 0>(x) p = Greater(f, one) c = Compress<axis = 0>(x, p) y = MatMul(c, w) z = MatMul(y, v) "
+                        "f = ReduceMax<axes = [1], keepdims = 0>(x) p = Greater(f, one) c = Compress<axis = 0>(x, p) "
+                        "y = MatMul(c, w) z = MatMul(y, v) "
                         "s = Mul(z, z) loss = ReduceSum<keepdims = 0>(s) }",
                         {"w": numbers(5, 3), "v": numbers(3, 2)}, ()),
     "branches": ("(float[n,5] x) => (float loss) { a = MatMul(x, w) m = ReduceSum<keepdims = 0>(a) z = Cast<to = 9>(m) "
