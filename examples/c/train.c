@@ -39,12 +39,10 @@ static void train(BpTrainingSession* session, FILE* data, int64_t steps, int64_t
     const BpTensor* inputs[2] = {x, labels};
     BpTensor* loss = NULL;
     void* loss_data = NULL;
-    check(bp_train_step(session, inputs, 2, &loss, 1));
+    check(bp_train_and_update(session, inputs, 2, &loss, 1));
     check(bp_tensor_data(loss, &loss_data));
     printf("%.9g\n", (double)*(float*)loss_data);
     bp_release_tensor(loss);
-    check(bp_optimizer_step(session));
-    check(bp_lazy_reset_grad(session));
   }
   bp_release_tensor(x);
   bp_release_tensor(labels);

@@ -146,6 +146,11 @@ BP_API BpStatus bp_train_step(BpTrainingSession* session, const BpTensor* const*
                               BpTensor** outputs, size_t output_count);
 BP_API BpStatus bp_eval_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
                              BpTensor** outputs, size_t output_count);
+/* bp_train_step, bp_optimizer_step and bp_lazy_reset_grad in one, to the same bits, without memory for all gradients:
+ * each parameter is updated as soon as its gradient is complete. From the first update on it is not cancelled. Should
+ * it fail later than that, the message says so, and the checkpoint can be neither trained nor saved any more. */
+BP_API BpStatus bp_train_and_update(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
+                                    BpTensor** outputs, size_t output_count);
 /* The next training step overwrites the gradients instead of adding to them. */
 BP_API BpStatus bp_lazy_reset_grad(BpTrainingSession* session);
 BP_API BpStatus bp_optimizer_step(BpTrainingSession* session);

@@ -8,7 +8,8 @@
 // A flag is looked at between steps, iterations of loops, and pieces of long kernels. What a cancelled call leaves is
 // what any call that throws leaves: sessions can be used again; tensors that the caller gave for outputs hold anything;
 // parameters and optimizer are as they were; gradients that a training step was writing count as lost, until a step
-// that replaces them has run. Updates of an optimizer are not interrupted.
+// that replaces them has run. Updates of an optimizer are not interrupted, nor is train_and_update once it has begun to
+// update.
 #pragma once
 
 #include <atomic>

@@ -135,6 +135,15 @@ class CheckpointState {
   ResumeState& resume() { return resume_; }
   const ResumeState& resume() const { return resume_; }
 
+  // ---- An update that failed in its midst (TrainingSession::train_and_update).
+
+  /// True when some parameters have moved and others have not. save() and sessions refuse the state from then on; load
+  /// the last checkpoint.
+  bool is_half_updated() const { return is_half_updated_; }
+  void set_half_updated() { is_half_updated_ = true; }
+  /// Throws InvalidInput if so; `what` opens the message.
+  void require_whole(std::string_view what) const;
+
   // ---- External data: tensors of 64 bytes and more live in `<path>.data`.
 
   /// True when loaded so, or asked for. States of 1800 MiB and more are saved so in any case.
@@ -151,6 +160,7 @@ class CheckpointState {
   ResumeState resume_;
   bool is_nominal_ = false;
   bool uses_external_data_ = false;
+  bool is_half_updated_ = false;
 };
 
 }  // namespace backpass

@@ -74,6 +74,13 @@ struct PlannedBuffer {
   int last = 0;
 };
 
+/// What a training session holds from step to step, beside the arena.
+struct HeldBytes {
+  std::int64_t parameters = 0;  ///< frozen ones, too
+  std::int64_t gradients = 0;
+  std::int64_t optimizer_state = 0;
+};
+
 /// What planning decided for one set of input extents.
 struct PlanReport {
   std::int64_t peak_bytes = 0;         ///< of the arena: intermediate values and scratch
@@ -86,6 +93,7 @@ struct PlanReport {
   std::string text;                           ///< printable: one line per step, then the largest values
   std::vector<PlannedBuffer> buffers = {};    ///< in order of their first step
   std::vector<std::int64_t> live_bytes = {};  ///< of buffers, while each step runs
+  HeldBytes held = {};                        ///< of a training session; 0 elsewhere
 
   /// A picture, as SVG: steps to the right, places in the arena upwards, a rectangle per buffer.
   std::string svg() const;

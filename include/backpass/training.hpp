@@ -7,13 +7,15 @@
 //     float loss = session.train_step({batch.x, batch.labels})[0].tensor.as<float>()[0];
 //     session.optimizer_step();
 //     session.lazy_reset_grad();
-//   }
+//   }  // or, in less memory: session.train_and_update({batch.x, batch.labels})
 //   state->save("checkpoint", /*include_optimizer_state=*/true);
 //   session.export_model_for_inferencing("model.onnx", {"logits"});
 //
 // A session belongs to one thread at a time; each call uses SessionOptions::num_threads. Parameters live in the
 // checkpoint state, which session and caller share. A call that throws leaves parameters and optimizer as they were;
-// where that is a training step, the optimizer refuses its gradients, of which some may be written and others not.
+// where that is a training step, the optimizer refuses its gradients, of which some may be written and others not. Only
+// train_and_update may fail when some parameters have moved and others have not: its message says so, and the state is
+// refused from then on (CheckpointState::is_half_updated).
 #pragma once
 
 #include <filesystem>
@@ -79,8 +81,15 @@ class TrainingSession {
   std::vector<RuntimeValue> eval_step(std::span<const RuntimeValue> inputs);
   void lazy_reset_grad();
 
-  /// The gradient accumulated so far (a handle: later steps change it), or nullopt for a frozen parameter. Throws for
-  /// an unknown name.
+  /// train_step, optimizer_step and lazy_reset_grad in one, to the same bits. Each parameter is updated as soon as its
+  /// gradient is complete and nothing reads its old value any more, so that gradients come one after the other, in the
+  /// arena, instead of staying there all at once. From the first update on the call is not interrupted. Where all
+  /// gradients are needed at a time (some were added up before, the optimizer clips by their norm) the steps are done
+  /// one after the other: plan_update and pass_reports say why.
+  std::vector<RuntimeValue> train_and_update(std::span<const RuntimeValue> inputs);
+
+  /// The gradient accumulated so far (a handle: later steps change it), or nullopt for a frozen parameter and after
+  /// train_and_update. Throws for an unknown name.
   std::optional<Tensor> gradient(std::string_view parameter) const;
 
   /// One update of all trainable parameters, in place.
@@ -104,8 +113,10 @@ class TrainingSession {
   /// The eval model with the present parameters built in, cut down to what the named outputs need.
   void export_model_for_inferencing(const std::filesystem::path& path, std::span<const std::string> outputs) const;
 
-  /// The plan of a training step for these inputs.
+  /// The plan of a training step for these inputs, and what is held beside it.
   PlanReport plan(std::span<const RuntimeValue> inputs) const;
+  /// The same of train_and_update, as things stand.
+  PlanReport plan_update(std::span<const RuntimeValue> inputs) const;
   /// What rewriting passes did to the training model, and what its backward pass makes again
   /// (SessionOptions::max_memory).
   std::vector<Report> pass_reports() const;

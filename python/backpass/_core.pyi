@@ -270,6 +270,18 @@ class PlannedBuffer:
     @property
     def last(self) -> int: ...
 
+class HeldBytes:
+    """What a training session holds from step to step, beside the arena."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def gradients(self) -> int: ...
+
+    @property
+    def optimizer_state(self) -> int: ...
+
 class PlanReport:
     """What planning decided for one set of input extents."""
 
@@ -300,6 +312,10 @@ class PlanReport:
     @property
     def live_bytes(self) -> list[int]:
         """Of buffers, while each step runs."""
+
+    @property
+    def held(self) -> HeldBytes:
+        """Bytes of a training session; 0 elsewhere."""
 
     def svg(self) -> str:
         """A picture: steps to the right, places in the arena upwards."""
@@ -471,6 +487,8 @@ class TrainingSession:
 
     def train_step(self, inputs: list) -> list[Tensor]: ...
 
+    def train_and_update(self, inputs: list) -> list[Tensor]: ...
+
     def eval_step(self, inputs: list) -> list[Tensor]: ...
 
     def lazy_reset_grad(self) -> None: ...
@@ -501,6 +519,8 @@ class TrainingSession:
     def export_model_for_inferencing(self, path: str | os.PathLike, outputs: Sequence[str]) -> None: ...
 
     def plan(self, inputs: list) -> PlanReport: ...
+
+    def plan_update(self, inputs: list) -> PlanReport: ...
 
     def pass_reports(self) -> list[Report]: ...
 
@@ -781,6 +801,9 @@ class CheckpointState:
 
     @property
     def is_nominal(self) -> bool: ...
+
+    @property
+    def is_half_updated(self) -> bool: ...
 
     def complete(self, tensors: Sequence[Tensor]) -> None:
         """copies one tensor per parameter, in order"""

@@ -9,6 +9,10 @@ The names and meanings are those of ``onnxruntime.training.api``::
     optimizer.step()
     module.lazy_reset_grad()
 
+The last three are one call of ours, which needs no memory for all gradients at a time::
+
+    loss = optimizer.train_and_update(x, labels)
+
 Threads may share all of these: calls about one state take turns.
 """
 
@@ -17,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,11 +74,14 @@ class Parameter:
 
     @property
     def grad(self) -> np.ndarray[Any, Any] | None:
-        """What was accumulated since the last reset; None when frozen, or before there is a Module."""
+        """What was accumulated since the last reset; None when frozen, before there is a Module, and after
+        ``Optimizer.train_and_update``, which keeps no gradients.
+        """
         module = self._state._module()
         if module is None:
             return None
-        found = module._session.gradient(self._name)
+        with self._state._lock:
+            found = module._session.gradient(self._name)
         return None if found is None else to_numpy(found)
 
     @grad.setter
@@ -83,7 +90,9 @@ class Parameter:
         with self._state._lock:
             own = self.grad
             if own is None:
-                why = "it is frozen" if self._state._module() else "its state belongs to no Module yet"
+                why = "its state belongs to no Module yet"
+                if self._state._module():
+                    why = "train_and_update keeps none" if self.requires_grad else "it is frozen"
                 raise _core.InvalidInput(f"parameter {self._name!r}: has no gradient to set: {why}")
             given = np.zeros_like(own) if value is None else _array(value)
             if given.dtype != own.dtype or given.shape != own.shape:
@@ -213,6 +222,7 @@ class CheckpointState:
         size = "without data" if self._core.is_nominal else f"{self._core.parameter_count(False)} elements"
         parts = [f"{len(names)} parameters", f"{trained} of them trained", size]
         parts += [f"{group.name!r} at step {group.step}" for group in self._core.optimizer_groups]
+        parts += ["half updated"] if self._core.is_half_updated else []
         return f"CheckpointState({', '.join(parts)}, properties={dict(iter(self.properties))})"
 
     def _module(self) -> Module | None:
@@ -247,11 +257,13 @@ class Module:
         of tensors when all inputs are `Tensor`, of OrtValues when all are OrtValues.
         """
         with self._state._lock:
-            run = self._session.train_step if self.training else self._session.eval_step
-            results = run(_numbered(inputs))
-            given = [value for value in inputs if value is not None]
-            converted = [_like(given, value) for value in results]
-            return converted[0] if len(converted) == 1 else tuple(converted)
+            return self._run(self._session.train_step if self.training else self._session.eval_step, inputs)
+
+    def _run(self, step: Callable[[list[Any]], list[Any]], inputs: Sequence[Any]) -> Any:
+        results = step(_numbered(inputs))
+        given = [value for value in inputs if value is not None]
+        converted = [_like(given, value) for value in results]
+        return converted[0] if len(converted) == 1 else tuple(converted)
 
     def train(self, mode: bool = True) -> Module:
         self.training = mode
@@ -293,12 +305,15 @@ class Module:
 
     def plan(self, *inputs: Any) -> _core.PlanReport:
         """What a training step runs for these inputs, or inputs of these shapes where they are tuples: steps, fusions,
-        exact peak bytes. Printable.
+        exact peak bytes, and what is held beside. Printable.
         """
         with self._state._lock:
-            codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
-            codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
-            return self._session.plan(_numbered(inputs, codes))
+            return self._session.plan(self._planned(inputs))
+
+    def _planned(self, inputs: Sequence[Any]) -> list[Any]:
+        codes = [info.dtype for info in self._session.inputs(True)][: len(inputs)]
+        codes += [1] * (len(inputs) - len(codes))  # too many: the engine says so
+        return _numbered(inputs, codes)
 
     def pass_reports(self) -> list[_core.Report]:
         """What was folded, merged and fused, and what the backward pass makes again to stay within ``max_memory``."""
@@ -351,6 +366,24 @@ class Optimizer:
     def step(self) -> None:
         with self._state._lock:
             self._module._session.optimizer_step()
+
+    def train_and_update(self, *inputs: Any) -> Any:
+        """A training step of the module, ``step()`` and the module's ``lazy_reset_grad()``, to the same bits.
+
+        Each parameter is updated as soon as its gradient is complete, so that there is no memory for all gradients at a
+        time: ``Parameter.grad`` is None afterwards. Where they are needed together, because some were added up before
+        or the optimizer clips by their norm, the steps are done one after the other; ``plan`` says so. Inputs and
+        results are those of calling the module.
+        """
+        with self._state._lock:
+            if not self._module.training:
+                raise _core.InvalidInput("train_and_update: got a module in eval mode; call its train() first")
+            return self._module._run(self._module._session.train_and_update, inputs)
+
+    def plan(self, *inputs: Any) -> _core.PlanReport:
+        """What ``train_and_update`` runs, as ``Module.plan`` says it of a training step."""
+        with self._state._lock:
+            return self._module._session.plan_update(self._module._planned(inputs))
 
     def set_learning_rate(self, learning_rate: float) -> None:
         with self._state._lock:

@@ -137,6 +137,7 @@ void bind_parameters(nb::class_<CheckpointState>& c) {
       .def("set_parameter", &CheckpointState::set_parameter, nb::arg("name"), nb::arg("values"),
            "copies values of the same dtype and shape")
       .def_prop_ro("is_nominal", &CheckpointState::is_nominal)
+      .def_prop_ro("is_half_updated", &CheckpointState::is_half_updated)
       .def("complete", &complete, nb::arg("tensors"), "copies one tensor per parameter, in order")
       .def("parameter_count", &CheckpointState::parameter_count, nb::arg("trainable_only") = true);
 }

@@ -213,6 +213,10 @@ void bind_reports(nb::module_& m) {
       .def_ro("offset", &PlannedBuffer::offset)
       .def_ro("first", &PlannedBuffer::first)
       .def_ro("last", &PlannedBuffer::last);
+  nb::class_<HeldBytes>(m, "HeldBytes", "What a training session holds from step to step, beside the arena.")
+      .def_ro("parameters", &HeldBytes::parameters)
+      .def_ro("gradients", &HeldBytes::gradients)
+      .def_ro("optimizer_state", &HeldBytes::optimizer_state);
   nb::class_<PlanReport>(m, "PlanReport", "What planning decided for one set of input extents.")
       .def_ro("peak_bytes", &PlanReport::peak_bytes)
       .def_ro("lower_bound_bytes", &PlanReport::lower_bound_bytes)
@@ -223,6 +227,7 @@ void bind_reports(nb::module_& m) {
       .def_ro("late_steps", &PlanReport::late_steps)
       .def_ro("buffers", &PlanReport::buffers)
       .def_ro("live_bytes", &PlanReport::live_bytes, "Of buffers, while each step runs.")
+      .def_ro("held", &PlanReport::held, "Bytes of a training session; 0 elsewhere.")
       .def("svg", &PlanReport::svg, "A picture: steps to the right, places in the arena upwards.")
       .def("_repr_svg_", &PlanReport::svg)
       .def("__repr__", [](const PlanReport& r) { return r.text; })

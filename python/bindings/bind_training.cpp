@@ -48,10 +48,11 @@ std::vector<Tensor> run(TrainingSession& session, const nb::list& inputs) {
   return results;
 }
 
+template <PlanReport (TrainingSession::*Plan)(std::span<const RuntimeValue>) const>
 PlanReport plan(const TrainingSession& session, const nb::list& inputs) {
   std::vector<RuntimeValue> values = to_values(inputs);
   const Unlocked unlocked;
-  PlanReport report = session.plan(values);
+  PlanReport report = (session.*Plan)(values);
   values.clear();
   return report;
 }
@@ -76,6 +77,7 @@ void bind_training(nb::module_& m) {
       .def("inputs", &TrainingSession::inputs, nb::arg("training") = true)
       .def("outputs", &TrainingSession::outputs, nb::arg("training") = true)
       .def("train_step", &run<&TrainingSession::train_step>, nb::arg("inputs"))
+      .def("train_and_update", &run<&TrainingSession::train_and_update>, nb::arg("inputs"))
       .def("eval_step", &run<&TrainingSession::eval_step>, nb::arg("inputs"))
       .def("lazy_reset_grad", &TrainingSession::lazy_reset_grad)
       .def("gradient", &TrainingSession::gradient, nb::arg("parameter"))
@@ -95,7 +97,8 @@ void bind_training(nb::module_& m) {
             s.export_model_for_inferencing(path, outputs);
           },
           nb::arg("path"), nb::arg("outputs"), NoGil())
-      .def("plan", &plan, nb::arg("inputs"))
+      .def("plan", &plan<&TrainingSession::plan>, nb::arg("inputs"))
+      .def("plan_update", &plan<&TrainingSession::plan_update>, nb::arg("inputs"))
       .def("pass_reports", &TrainingSession::pass_reports)
       .def(
           "execution_model", [](const TrainingSession& s) { return to_bytes(s.execution_model()); },

@@ -86,6 +86,16 @@ BpStatus bp_train_step(BpTrainingSession* session, const BpTensor* const* inputs
   });
 }
 
+BpStatus bp_train_and_update(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count,
+                             BpTensor** outputs, size_t output_count) {
+  return guarded([&] {
+    TrainingSession& s = session_of(session);
+    const std::vector<RuntimeValue> values = to_values(s.inputs(true), inputs, input_count);
+    check_out(s.outputs(true), outputs, output_count);
+    give_out(s.train_and_update(values), outputs, output_count);
+  });
+}
+
 BpStatus bp_eval_step(BpTrainingSession* session, const BpTensor* const* inputs, size_t input_count, BpTensor** outputs,
                       size_t output_count) {
   return guarded([&] {

@@ -62,11 +62,18 @@ CheckpointState CheckpointState::load(std::span<const std::byte> bytes) {
   return onnx_io::read_checkpoint({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, {});
 }
 
+void CheckpointState::require_whole(std::string_view what) const {
+  if (!is_half_updated_) return;
+  fail(what, ": got parameters of which a step that failed has updated some and not others; load the last checkpoint");
+}
+
 void CheckpointState::save(const std::filesystem::path& path, bool include_optimizer_state) const {
+  require_whole("save");
   onnx_io::save_checkpoint(*this, path, include_optimizer_state, onnx_io::kExternalThreshold);
 }
 
 std::string CheckpointState::to_bytes(bool include_optimizer_state) const {
+  require_whole("to_bytes");
   if (include_optimizer_state) onnx_io::check_groups(*this, "");
   return std::string(onnx_io::write_checkpoint(*this, include_optimizer_state, {}).view);
 }

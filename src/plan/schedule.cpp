@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "graph/op.hpp"
+#include "graph/overwriting.hpp"
 
 namespace backpass {
 namespace {
@@ -73,6 +75,54 @@ class Scheduling {
   std::vector<const Node*> order_;
 };
 
+/// Finds the places of nodes that write over inputs.
+class Overwriting {
+ public:
+  explicit Overwriting(std::vector<const Node*> order) : order_(std::move(order)) {}
+
+  std::vector<const Node*> run() {
+    auto is_moved = [](const Node* n) { return !overwritten_by(*n).empty(); };
+    if (std::none_of(order_.begin(), order_.end(), is_moved)) return std::move(order_);
+    std::vector<const Node*> moved;
+    std::copy_if(order_.begin(), order_.end(), std::back_inserter(moved), is_moved);
+    std::erase_if(order_, is_moved);
+    for (std::size_t i = 0; i < order_.size(); ++i) behind_.emplace(order_[i], i + 1);
+    std::vector<std::vector<const Node*>> placed(order_.size() + 1);
+    for (const Node* node : moved) placed[place_of(*node)].push_back(node);
+    std::vector<const Node*> result = std::move(placed[0]);
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      result.push_back(order_[i]);
+      result.insert(result.end(), placed[i + 1].begin(), placed[i + 1].end());
+    }
+    return result;
+  }
+
+ private:
+  /// How many of the other nodes have to come before.
+  std::size_t place_of(const Node& node) const {
+    std::size_t place = 0;
+    auto follow = [&](const Node* other) {
+      const auto found = behind_.find(other);
+      ensure(found != behind_.end(), shown(node), " and ", shown(*other), ", both of which write over inputs");
+      place = std::max(place, found->second);
+    };
+    for_each_read(node, [&](const Value* v) {
+      if (v->producer != nullptr) follow(v->producer);
+    });
+    for (const Value* input : overwritten_by(node)) {
+      for (const Value* v : values_in_memory_of(input)) {
+        for (const Node* reader : v->readers) {
+          if (reader != &node) follow(reader);
+        }
+      }
+    }
+    return place;
+  }
+
+  std::vector<const Node*> order_;
+  std::unordered_map<const Node*, std::size_t> behind_;
+};
+
 }  // namespace
 
 bool finds_size(const Node& node) {
@@ -86,6 +136,6 @@ bool finds_size(const Node& node) {
   return false;
 }
 
-std::vector<const Node*> order_to_run(const Graph& graph) { return Scheduling(graph).run(); }
+std::vector<const Node*> order_to_run(const Graph& graph) { return Overwriting(Scheduling(graph).run()).run(); }
 
 }  // namespace backpass

@@ -11,7 +11,8 @@ namespace backpass {
 bool finds_size(const Node& node);
 
 /// The nodes in an order to run them in: that of the graph, except that those which find a size come together where
-/// they do not depend on each other. Everything that follows can then be planned at once.
+/// they do not depend on each other, everything that follows can then be planned at once, and that those which write
+/// over inputs of the graph (graph/overwriting.hpp) come as soon as nobody reads these any more.
 std::vector<const Node*> order_to_run(const Graph& graph);
 
 }  // namespace backpass

@@ -13,6 +13,8 @@ class CallScope {
   explicit CallScope(const SessionOptions& options)
       : threads_(options.num_threads), interruption_(options.cancel.get(), options.time_limit) {}
 
+  bool is_committed() const { return interruption_.is_committed(); }
+
  private:
   ThreadScope threads_;
   InterruptionScope interruption_;

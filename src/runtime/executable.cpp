@@ -152,6 +152,11 @@ void Executable::give_back(std::unique_ptr<State> state) {
   idle_.push_back(std::move(state));
 }
 
+void Executable::release_memory() {
+  std::lock_guard lock(mutex_);
+  idle_.clear();
+}
+
 namespace {
 
 bool is_given(std::span<const Tensor> wanted, std::size_t k) {

@@ -39,8 +39,8 @@ class Executable {
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs) { return run(inputs, {}); }
 
   /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents). Its memory may
-  /// be that of an input only if one node alone reads that input and makes the output of it, element by element,
-  /// without OpDef::in_place_input.
+  /// be that of an input only if a node makes the output of it, element by element, without OpDef::in_place_input, and
+  /// no other reads that input, or none after that node (set_overwritten sees to it).
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted);
 
   /// The same, writing outputs into tensors of the right type and extents. Allocates nothing once the binding exists.
@@ -76,6 +76,9 @@ class Executable {
   std::vector<RuntimeValue> resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds);
 
   std::shared_ptr<const Binding> binding_for(std::span<const RuntimeValue> inputs);
+
+  /// Gives back the memory of runs that have ended, until the next one.
+  void release_memory();
 
   /// What is planned for these inputs; where data decide sizes, for the largest there can be.
   PlanReport plan(std::span<const RuntimeValue> inputs);

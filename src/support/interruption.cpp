@@ -66,7 +66,13 @@ void InterruptionScope::check(std::int64_t time) {
 void check_interruption() {
   if (innermost == nullptr) return;
   const std::int64_t time = now();
-  for (InterruptionScope* scope = innermost; scope != nullptr; scope = scope->outer_) scope->check(time);
+  for (InterruptionScope* scope = innermost; scope != nullptr && !scope->is_committed(); scope = scope->outer_) {
+    scope->check(time);
+  }
+}
+
+void commit_call() {
+  if (innermost != nullptr) innermost->is_committed_ = true;
 }
 
 void check_interruption_in_kernel() {

@@ -19,8 +19,12 @@ class InterruptionScope {
   InterruptionScope(const InterruptionScope&) = delete;
   InterruptionScope& operator=(const InterruptionScope&) = delete;
 
+  /// Whether commit_call() was called while this was the innermost scope.
+  bool is_committed() const { return is_committed_; }
+
  private:
   friend void check_interruption();
+  friend void commit_call();
   friend void check_interruption_in_kernel();
   friend class Uninterrupted;
   void check(std::int64_t now);
@@ -32,6 +36,7 @@ class InterruptionScope {
   std::int64_t end_ = 0;    // 0: never
   void (*ask_)() = nullptr;
   std::int64_t next_ask_ = 0;
+  bool is_committed_ = false;
 };
 
 /// Nothing on this thread is a reason to stop while the object lives: for what must be done wholly or not at all.
@@ -45,6 +50,10 @@ class Uninterrupted {
  private:
   InterruptionScope* hidden_;
 };
+
+/// Something was changed that is of use only with what the call is going to change: nothing is a reason to stop any
+/// more until the innermost scope ends.
+void commit_call();
 
 /// Throws Cancelled, or what the asked one throws, where there is a reason to stop. To be called between steps; costs
 /// some nanoseconds.

@@ -119,6 +119,19 @@ std::vector<std::string> OptimizerModel::state_names() const {
   return {"momentum0", "momentum1"};
 }
 
+std::optional<UpdateRule> OptimizerModel::rule() const {
+  if (clips_) return std::nullopt;
+  UpdateRule rule{kind_ == Kind::sgd ? "SGDUpdate" : "AdamWUpdate", {}, state_names()};
+  if (kind_ == Kind::sgd) return rule;
+  rule.attributes.emplace("alpha", static_cast<float>(settings_.alpha));
+  rule.attributes.emplace("beta", static_cast<float>(settings_.beta));
+  rule.attributes.emplace("epsilon", static_cast<float>(settings_.epsilon));
+  rule.attributes.emplace("weight_decay", static_cast<float>(settings_.weight_decay));
+  rule.attributes.emplace("correct_bias", std::int64_t{settings_.correct_bias});
+  rule.attributes.emplace("adam_mode", std::int64_t{!settings_.decay_first});
+  return rule;
+}
+
 void OptimizerModel::clip(std::span<const Tensor> gradients) const {
   const double factor = clip_factor(gradients, max_norm_);
   if (factor == 1.0) return;

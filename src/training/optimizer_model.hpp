@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "backpass/tensor.hpp"
 #include "onnx_io/proto.hpp"
 #include "ops/optimizers/optimizer.hpp"
+#include "training/update_graph.hpp"
 
 namespace backpass {
 
@@ -20,6 +22,10 @@ class OptimizerModel {
 
   /// Names of the states kept per parameter: momentum0 and momentum1 for AdamW, none for SGD.
   std::vector<std::string> state_names() const;
+
+  /// The same step as a node per parameter; nullopt when it takes all gradients together (clips_gradients()).
+  std::optional<UpdateRule> rule() const;
+  bool clips_gradients() const { return clips_; }  ///< by their common norm
 
   /// Updates parameters in place. `states[s]` holds one tensor per parameter. `step` counts from 1.
   void step(double rate, std::int64_t step, std::span<const Tensor> parameters, std::span<const Tensor> gradients,

@@ -21,21 +21,33 @@ namespace backpass {
 struct StepModel::Impl {
   SessionOptions options;
   std::int64_t opset = 0;
-  std::unique_ptr<Graph> graph;    // after passes: what execution_model() writes
-  std::unique_ptr<Graph> lowered;  // the same as it is planned, with accumulators once gradients are added up
+  std::unique_ptr<Graph> graph;         // after passes: what execution_model() writes
+  std::unique_ptr<Graph> lowered;       // the same as it is planned; gradients are outputs
+  std::unique_ptr<Graph> accumulating;  // lowered, with accumulators, once gradients were added up
+  UpdateGraph updating;                 // lowered, with updates, once it was asked for
+  std::optional<UpdateRule> rule;
   std::vector<Value*> user_inputs;
   std::vector<std::ptrdiff_t> sources;  // per graph input: index of the user's input, or -1 - index of the parameter
   mutable Profiler profiler;
   Reports reports;
-  std::unique_ptr<TrainingPlan> planned;
-  bool is_accumulating = false;
+  std::unique_ptr<TrainingPlan> planned;         // of `accumulating`, or of `lowered`
+  std::unique_ptr<TrainingPlan> planned_update;  // of `updating`
+  TrainingPlan* in_use = nullptr;
   Tensor replaces{DType::boolean, {1}};  // what the accumulators read
 
-  /// The former plan goes first: two arenas need not fit at once.
-  void plan() {
-    planned.reset();
-    planned =
-        std::make_unique<TrainingPlan>(*lowered, first_half(*lowered), options, options.profile ? &profiler : nullptr);
+  std::unique_ptr<TrainingPlan> plan_of(const Graph& g) {
+    return std::make_unique<TrainingPlan>(g, first_half(g), options, options.profile ? &profiler : nullptr);
+  }
+
+  /// Two arenas need not fit at once.
+  void use(TrainingPlan& plan) {
+    if (in_use != &plan) in_use->release_memory();
+    in_use = &plan;
+  }
+
+  TrainingPlan& update_plan() {
+    if (planned_update == nullptr) planned_update = plan_of(*updating.graph);
+    return *planned_update;
   }
 };
 
@@ -181,7 +193,8 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
   if (options.optimize) passes.run(graph, Side::after);
   impl_->lowered = options.optimize ? lower(graph, passes) : clone(graph).graph;
   impl_->reports = passes.reports();
-  impl_->plan();
+  impl_->planned = impl_->plan_of(*impl_->lowered);
+  impl_->in_use = impl_->planned.get();
 }
 
 StepModel::~StepModel() = default;
@@ -198,9 +211,8 @@ const Node* node_behind(const Graph& graph, const Node* node) {
 
 /// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
 void StepModel::accumulate_in_place() {
-  Graph& graph = *impl_->lowered;
-  const Uninterrupted whole;  // half of this would be neither graph
-  impl_->planned.reset();
+  std::unique_ptr<Graph> accumulating = clone(*impl_->lowered).graph;
+  Graph& graph = *accumulating;
   Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
   for (std::size_t i = 0; i < trainable_.size(); ++i) {
     Value*& output = graph.outputs[outputs_.size() + i];
@@ -212,13 +224,16 @@ void StepModel::accumulate_in_place() {
     output = sum;
   }
   graph.inputs.push_back(replaces);
-  impl_->is_accumulating = true;
-  impl_->plan();
+  impl_->planned->release_memory();
+  std::unique_ptr<TrainingPlan> planned = impl_->plan_of(graph);
+  if (impl_->in_use == impl_->planned.get()) impl_->in_use = planned.get();
+  impl_->planned = std::move(planned);
+  impl_->accumulating = std::move(accumulating);
 }
 
+/// What all graphs read, in the order of their inputs.
 std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_inputs,
-                                             std::span<const Tensor> parameters,
-                                             std::span<const Tensor> gradients) const {
+                                             std::span<const Tensor> parameters) const {
   if (user_inputs.size() != inputs_.size()) {
     fail("number of inputs: got ", user_inputs.size(), ", expected ", inputs_.size());
   }
@@ -226,7 +241,7 @@ std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_
   for (std::size_t i = 0; i < user_inputs.size(); ++i) problems += mismatch(*impl_->user_inputs[i], user_inputs[i]);
   if (!problems.empty()) fail(problems.substr(1));
   std::vector<RuntimeValue> values;
-  values.reserve(impl_->sources.size() + gradients.size() + 1);
+  values.reserve(impl_->sources.size() + 3 * trainable_.size() + 2);
   for (std::ptrdiff_t source : impl_->sources) {
     if (source >= 0) {
       values.push_back(user_inputs[static_cast<std::size_t>(source)]);
@@ -234,10 +249,13 @@ std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_
       values.emplace_back(parameters[static_cast<std::size_t>(-1 - source)]);
     }
   }
-  if (!impl_->is_accumulating) return values;
+  return values;
+}
+
+void StepModel::add_buffers(std::vector<RuntimeValue>& values, std::span<const Tensor> gradients) const {
+  if (impl_->accumulating == nullptr) return;
   values.insert(values.end(), gradients.begin(), gradients.end());
   values.emplace_back(impl_->replaces);
-  return values;
 }
 
 std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
@@ -245,15 +263,15 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
                                          std::span<const Tensor> updates, RandomSource& random) {
   ensure(gradients.size() == trainable_.size() && updates.size() == updated_.size(), "StepModel::run: tensor counts");
   CallScope call(impl_->options);
-  if (mode == Gradients::add && !impl_->is_accumulating && !trainable_.empty()) accumulate_in_place();
+  if (mode == Gradients::add && impl_->accumulating == nullptr && !trainable_.empty()) accumulate_in_place();
   *impl_->replaces.as<bool>() = mode == Gradients::replace;
-  std::vector<RuntimeValue> values = arrange(user_inputs, parameters, gradients);
+  std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
+  add_buffers(values, gradients);
   std::vector<Tensor> wanted(outputs_.size());
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
-  const std::shared_ptr<ReadyPlan> plan = impl_->planned->ready_for(values);
-  plan->executable->binding_for(values);  // what is wrong with the inputs is found before anything is written
+  const std::shared_ptr<ReadyPlan> plan = bound(*impl_->planned, values);
   has_whole_gradients_ = false;
   std::vector<RuntimeValue> results = plan->executable->run(values, wanted);
   has_whole_gradients_ = true;
@@ -261,9 +279,71 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   return results;
 }
 
+/// What runs these values. What is wrong with them is found before anything is written.
+std::shared_ptr<ReadyPlan> StepModel::bound(TrainingPlan& plan, std::span<const RuntimeValue> values) const {
+  impl_->use(plan);
+  std::shared_ptr<ReadyPlan> ready = plan.ready_for(values);
+  ready->executable->binding_for(values);
+  return ready;
+}
+
+void StepModel::set_update(std::optional<UpdateRule> rule) {
+  if (impl_->planned_update != nullptr) impl_->use(*impl_->planned);
+  impl_->planned_update.reset();
+  impl_->updating = {};
+  impl_->rule = std::move(rule);
+}
+
+const std::string& StepModel::update_obstacle() {
+  UpdateGraph& updating = impl_->updating;
+  if (updating.graph != nullptr || !updating.obstacle.empty()) return updating.obstacle;
+  for (const std::string& name : trainable_) {
+    if (std::find(updated_.begin(), updated_.end(), name) == updated_.end()) continue;
+    updating.obstacle = concat("parameter '", name, "' is also a running statistic");
+    return updating.obstacle;
+  }
+  ensure(impl_->rule.has_value(), "an update without a rule");
+  updating = with_updates(*impl_->lowered, trainable_, *impl_->rule);
+  return updating.obstacle;
+}
+
+namespace {
+
+void add_arguments(std::vector<RuntimeValue>& values, const UpdateArguments& update) {
+  values.emplace_back(Tensor::from<double>(DType::float64, {1}, std::vector<double>{update.rate}));
+  values.emplace_back(Tensor::from<std::int64_t>(DType::int64, {1}, std::vector<std::int64_t>{update.step}));
+  for (const std::vector<Tensor>& state : update.states) values.insert(values.end(), state.begin(), state.end());
+}
+
+}  // namespace
+
+std::vector<RuntimeValue> StepModel::run_and_update(std::span<const RuntimeValue> user_inputs,
+                                                    std::span<const Tensor> parameters, const UpdateArguments& update,
+                                                    std::span<const Tensor> updates, RandomSource& random) {
+  ensure(update.parameters.size() == trainable_.size() && updates.size() == updated_.size(),
+         "StepModel::run_and_update: tensor counts");
+  CallScope call(impl_->options);
+  std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
+  add_arguments(values, update);
+  std::vector<Tensor> wanted(outputs_.size());
+  wanted.insert(wanted.end(), update.parameters.begin(), update.parameters.end());
+  for (const std::vector<Tensor>& state : update.states) wanted.insert(wanted.end(), state.begin(), state.end());
+  wanted.insert(wanted.end(), updates.begin(), updates.end());
+  RandomScope scope(random);
+  const std::shared_ptr<ReadyPlan> plan = bound(impl_->update_plan(), values);
+  try {
+    std::vector<RuntimeValue> results = plan->executable->run(values, wanted);
+    results.resize(outputs_.size());
+    return results;
+  } catch (...) {
+    has_half_updated_ = call.is_committed();
+    throw;
+  }
+}
+
 std::vector<Report> StepModel::pass_reports() const {
   std::vector<Report> reports = impl_->reports;
-  const std::shared_ptr<ReadyPlan> plan = impl_->planned->current();
+  const std::shared_ptr<ReadyPlan> plan = impl_->in_use->current();
   reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
   return reports;
 }
@@ -280,8 +360,17 @@ std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler
 PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                            std::span<const Tensor> gradients) const {
   CallScope call(impl_->options);
-  const std::vector<RuntimeValue> values = arrange(user_inputs, parameters, gradients);
+  std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
+  add_buffers(values, gradients);
   return impl_->planned->ready_for(values)->executable->plan(values);
+}
+
+PlanReport StepModel::plan_update(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                                  const UpdateArguments& update) {
+  CallScope call(impl_->options);
+  std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
+  add_arguments(values, update);
+  return impl_->update_plan().ready_for(values)->executable->plan(values);
 }
 
 }  // namespace backpass

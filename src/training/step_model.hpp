@@ -3,11 +3,13 @@
 // The accumulator nodes of a training model are not run at first: what they would add to a buffer becomes an output, so
 // that a gradient that starts anew is written straight into its buffer by whatever computes it. Once gradients are to
 // be added up, the model is planned again with an accumulator right behind each gradient, writing to the buffer in
-// place: no step ever holds all gradients beside their buffers.
+// place: no step ever holds all gradients beside their buffers. Where the step updates the parameters as well, there
+// are no buffers at all (training/update_graph.hpp).
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,14 +17,26 @@
 #include "backpass/session.hpp"
 #include "onnx_io/proto.hpp"
 #include "support/random_seed.hpp"
+#include "training/update_graph.hpp"
 
 namespace backpass {
+
+struct ReadyPlan;
+class TrainingPlan;
 
 /// A parameter as a model declares it.
 struct ParameterInfo {
   std::string name;
   DType dtype = DType::undefined;
   Dims dims;
+};
+
+/// What an update needs beside the gradients. Parameters and states are changed in place.
+struct UpdateArguments {
+  double rate = 0;
+  std::int64_t step = 1;                        ///< counts from 1
+  std::span<const Tensor> parameters;           ///< as in StepModel::trainable()
+  std::span<const std::vector<Tensor>> states;  ///< of each state those of all parameters
 };
 
 class StepModel {
@@ -49,6 +63,21 @@ class StepModel {
                                 Gradients mode, std::span<const Tensor> gradients, std::span<const Tensor> updates,
                                 RandomSource& random);
 
+  /// How run_and_update() changes parameters.
+  void set_update(std::optional<UpdateRule> rule);
+
+  /// Why there is no run_and_update(); empty: there is.
+  const std::string& update_obstacle();
+
+  /// Runs once and updates the trained among the `parameters`, each as soon as its gradient is complete; gradients are
+  /// not kept. From the first update on it is not interrupted.
+  std::vector<RuntimeValue> run_and_update(std::span<const RuntimeValue> user_inputs,
+                                           std::span<const Tensor> parameters, const UpdateArguments& update,
+                                           std::span<const Tensor> updates, RandomSource& random);
+
+  /// True after a run_and_update() that threw when some parameters had been updated and others had not.
+  bool has_half_updated() const { return has_half_updated_; }
+
   /// False after a run that threw while it was writing gradients, until one has replaced them all.
   bool has_whole_gradients() const { return has_whole_gradients_; }
 
@@ -60,12 +89,17 @@ class StepModel {
   /// As things stand: with accumulators once a run has added gradients up.
   PlanReport plan(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
                   std::span<const Tensor> gradients) const;
+  /// Of run_and_update().
+  PlanReport plan_update(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
+                         const UpdateArguments& update);
 
  private:
   struct Impl;
   void accumulate_in_place();
-  std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
-                                    std::span<const Tensor> gradients) const;
+  std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs,
+                                    std::span<const Tensor> parameters) const;
+  void add_buffers(std::vector<RuntimeValue>& values, std::span<const Tensor> gradients) const;
+  std::shared_ptr<ReadyPlan> bound(TrainingPlan& plan, std::span<const RuntimeValue> values) const;
 
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
@@ -74,6 +108,7 @@ class StepModel {
   std::vector<std::string> trainable_;
   std::vector<std::string> updated_;
   bool has_whole_gradients_ = true;
+  bool has_half_updated_ = false;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -131,6 +131,11 @@ std::shared_ptr<ReadyPlan> TrainingPlan::current() const {
   return current_;
 }
 
+void TrainingPlan::release_memory() {
+  plain_->executable->release_memory();
+  current()->executable->release_memory();
+}
+
 /// A share is one of the most that any inputs so far needed: the arena stays as large as that.
 std::size_t TrainingPlan::allowed(std::size_t needed) {
   if (options_.max_memory == 0) return std::numeric_limits<std::size_t>::max();

@@ -38,6 +38,9 @@ class TrainingPlan {
   /// again.
   std::shared_ptr<ReadyPlan> ready_for(std::span<const RuntimeValue> inputs);
 
+  /// Gives arenas back; the next run makes its own.
+  void release_memory();
+
   /// What ran last, or would.
   std::shared_ptr<ReadyPlan> current() const;
 

@@ -70,6 +70,29 @@ TEST(StepModel, GradientsReplaceOrAreAdded) {
   }
 }
 
+TEST(StepModel, ParametersAreUpdatedInPlace) {
+  for (bool optimized : {true, false}) {
+    Step step({.optimize = optimized});
+    step.model.set_update(UpdateRule{"SGDUpdate", {}, {}});
+    EXPECT_EQ(step.model.update_obstacle(), "");
+    const UpdateArguments update{.rate = 0.5, .step = 1, .parameters = step.parameters, .states = {}};
+    const std::vector<RuntimeValue> inputs = {step.numbers.x, step.numbers.t};
+    const auto outputs = step.model.run_and_update(inputs, step.parameters, update, {}, step.random);
+    EXPECT_EQ(numbers_in(outputs[0].tensor), Floats{6.25F});
+    EXPECT_EQ(numbers_in(outputs[1].tensor), (Floats{-0.5F, 4.5F}));
+    EXPECT_EQ(numbers_in(step.parameters[0]), (Floats{-4, 1.25F}));
+    EXPECT_EQ(numbers_in(step.parameters[1]), Floats{-1});
+    EXPECT_FALSE(step.model.has_half_updated());
+    step.parameters[0] = floats({2, 1}, {1, -1});
+    step.parameters[1] = floats({1}, {0.5F});
+    step.run(Gradients::replace);
+    step.run(Gradients::add);
+    EXPECT_EQ(numbers_in(step.gradients[0]), (Floats{20, -9}));
+    step.model.run_and_update(inputs, step.parameters, update, {}, step.random);
+    EXPECT_EQ(numbers_in(step.parameters[0]), (Floats{-4, 1.25F}));
+  }
+}
+
 TEST(StepModel, TheEvalModelHasTheSameLossAndNoGradients) {
   const Regression numbers;
   StepModel model(regression_models().eval, is_parameter, {});

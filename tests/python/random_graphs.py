@@ -163,7 +163,7 @@ def draw(seed: int, families: Sequence[Any], most_nodes: int = 10) -> Drawn:
         before = dict(s.values)
         family(s)
         for name, value in list(s.values.items()):
-            if name not in before and value.size > MOST_ELEMENTS:
+            if name not in before and name not in s.inputs and value.size > MOST_ELEMENTS:
                 del s.values[name]
     reads = {i for n in s.nodes for i in n.input}
     results = [n for n in s.values if n not in s.inputs] or [s.node("Tanh", [s.inputs[0]])]

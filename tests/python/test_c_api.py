@@ -150,12 +150,14 @@ def load(c: Library, folder: Path, buffers: bool) -> tuple[Any, Any]:
 def train(c: Library, session: Any, steps: int) -> tuple[list[float], float]:
     inputs = [c.tensor(X), c.tensor(LABELS)]
     losses = []
-    for _ in range(steps):
-        (loss,) = c.run_with("train_step", session, inputs, 1)
+    for step in range(steps):
+        together = step % 2 == 1
+        (loss,) = c.run_with("train_and_update" if together else "train_step", session, inputs, 1)
         losses.append(float(c.array(loss).ravel()[0]))
         c.release_tensor(loss)
-        c.optimizer_step(session)
-        c.lazy_reset_grad(session)
+        if not together:
+            c.optimizer_step(session)
+            c.lazy_reset_grad(session)
     (loss,) = c.run_with("eval_step", session, inputs, 1)
     evaluated = float(c.array(loss).ravel()[0])
     for tensor in (loss, *inputs):

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/op.hpp"
+#include "ops/optimizers/adamw_attributes.hpp"
 #include "ops/optimizers/clip_gradients.hpp"
 #include "ops/optimizers/optimizer.hpp"
 #include "ops/read_scalar.hpp"
@@ -64,17 +65,9 @@ void infer_adamw(InferContext& c) { infer_update(c, 2); }
 void infer_sgd(InferContext& c) { infer_update(c, 1); }
 
 AdamW adamw_settings(const ComputeContext& c) {
-  AdamW p;
+  AdamW p = adamw_attributes(c.node);
   p.rate = scalar(c, 0, "learning rate");
   p.step = scalar(c, 1, "step");
-  p.alpha = c.node.attr_float("alpha", 0.9F);
-  p.beta = c.node.attr_float("beta", 0.999F);
-  p.epsilon = c.node.attr_float("epsilon", 1e-8F);
-  p.weight_decay = c.node.attr_float("weight_decay", 1e-2F);
-  p.correct_bias = c.node.attr_int("correct_bias", 1) != 0;
-  std::int64_t mode = c.node.attr_int("adam_mode", 0);
-  c.require(mode == 0 || mode == 1, "adam_mode: got ", mode, ", expected 0 or 1");
-  p.decay_first = mode == 0;
   c.require(p.step > 0 || !p.correct_bias, "step: got ", p.step, ", expected a positive number");
   return p;
 }
