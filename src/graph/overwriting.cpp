@@ -36,7 +36,9 @@ void set_overwritten(Node& node, std::vector<std::int64_t> inputs) {
 std::vector<const Value*> overwritten_by(const Node& node) {
   std::vector<const Value*> values;
   if (!node.has_attribute(kAttribute)) return values;
-  for (const std::int64_t i : node.attr_ints(kAttribute)) values.push_back(node.input(static_cast<std::size_t>(i)));
+  for (const std::int64_t i : node.attr_ints(kAttribute)) {
+    values.push_back(i < 0 ? nullptr : node.input(static_cast<std::size_t>(i)));
+  }
   return values;
 }
 

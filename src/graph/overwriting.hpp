@@ -9,11 +9,11 @@
 
 namespace backpass {
 
-/// Output k of the node goes to the memory of its input number `inputs[k]`, an input of the graph. Whoever runs the
-/// graph gives that memory for both; the node runs when nobody reads the old values any more (plan/schedule.hpp).
+/// Output k of the node goes to the memory of its input number `inputs[k]`, an input of the graph; -1: to memory of its
+/// own. The node works element by element, and runs when nobody reads the old values any more (plan/schedule.hpp).
 void set_overwritten(Node& node, std::vector<std::int64_t> inputs);
 
-/// What the node writes over; empty for most nodes.
+/// What the node writes over, per output, null for none; empty for most nodes.
 std::vector<const Value*> overwritten_by(const Node& node);
 
 using ValueSet = std::unordered_set<const Value*>;

@@ -4,6 +4,7 @@
 
 #include "graph/halves.hpp"
 #include "graph/op.hpp"
+#include "graph/overwriting.hpp"
 #include "plan/extents.hpp"
 #include "plan/program.hpp"
 
@@ -100,6 +101,7 @@ class Finding {
   }
 
   void place_outputs(const Step& step, int s) {
+    if (step.kind == StepKind::accumulate) write_over_inputs(step, s);
     for (std::size_t k = 0; k < step.outputs.size(); ++k) {
       const int v = step.outputs[k];
       if (v < 0 || memory(v) >= 0) continue;
@@ -115,6 +117,19 @@ class Finding {
         const int perhaps = overwritten(step, v, s, may_have_same_extents);
         add_memory(v, Memory::Home::arena, s).over = perhaps;
       }
+    }
+  }
+
+  void write_over_inputs(const Step& step, int s) {
+    const std::vector<const Value*> over = overwritten_by(*step.node);
+    for (std::size_t k = 0; k < over.size(); ++k) {
+      if (over[k] == nullptr || step.outputs[k] < 0) continue;
+      const auto place = std::find(step.node->inputs.begin(), step.node->inputs.end(), over[k]);
+      const int in = step.inputs[static_cast<std::size_t>(place - step.node->inputs.begin())];
+      ensure(memory_of(in).home == Memory::Home::input && memory_of(in).last == s, shown(*step.node), " writes over '",
+             over[k]->name, "', which is no input or read later");
+      share(step.outputs[k], in);
+      memory_of(in).is_overwritten = true;
     }
   }
 

@@ -23,9 +23,10 @@ struct Memory {
     late,    ///< made while running: sequences, strings
   };
   Home home = Home::arena;
-  int index = -1;            ///< of the input or output
-  int first = -1;            ///< step that writes it first; -1: it is there before
-  int last = -1;             ///< step that reads it last; Aliases::kEnd: the caller does; -1: nobody
+  int index = -1;               ///< of the input or output
+  int first = -1;               ///< step that writes it first; -1: it is there before
+  int last = -1;                ///< step that reads it last; Aliases::kEnd: the caller does; -1: nobody
+  bool is_overwritten = false;  ///< of an input: a step writes its new contents there
   int over = -1;             ///< an operand it is written over, should numbers turn out to give both the same extents
   std::optional<Dim> bytes;  ///< nullopt where the model does not say
 };

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "graph/op.hpp"
+#include "graph/overwriting.hpp"
 #include "plan/schedule.hpp"
 
 namespace backpass {
@@ -41,6 +42,7 @@ StepKind kind_of(const Node& node) {
   const bool is_planned = def.prepare != nullptr && std::all_of(node.inputs.begin(), node.inputs.end(), is_plain) &&
                           std::all_of(node.outputs.begin(), node.outputs.end(), is_plain);
   if (!is_planned) return StepKind::late;
+  if (!overwritten_by(node).empty()) return StepKind::accumulate;
   if (def.is_view) return StepKind::view;
   return def.tile != nullptr || def.is_tile_program ? StepKind::tile : StepKind::kernel;
 }

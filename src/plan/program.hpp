@@ -23,12 +23,13 @@ struct SubProgram {
 };
 
 enum class StepKind : std::uint8_t {
-  view,     ///< its result is its input under another shape: nothing is done
-  tile,     ///< element by element, through a tile program
-  kernel,   ///< a prepared kernel
-  control,  ///< runs programs of its own; its results have places where their extents are known before
-  late,     ///< evaluated while running: sequences, strings, callbacks, results whose sizes data decide
-  pause,    ///< hands out the first outputs and waits
+  view,        ///< its result is its input under another shape: nothing is done
+  tile,        ///< element by element, through a tile program
+  kernel,      ///< a prepared kernel
+  accumulate,  ///< the same, writing over inputs of the program (graph/overwriting.hpp)
+  control,     ///< runs programs of its own; its results have places where their extents are known before
+  late,        ///< evaluated while running: sequences, strings, callbacks, results whose sizes data decide
+  pause,       ///< hands out the first outputs and waits
 };
 
 struct Step {

@@ -110,6 +110,7 @@ class Overwriting {
       if (v->producer != nullptr) follow(v->producer);
     });
     for (const Value* input : overwritten_by(node)) {
+      if (input == nullptr) continue;
       for (const Value* v : values_in_memory_of(input)) {
         for (const Node* reader : v->readers) {
           if (reader != &node) follow(reader);

@@ -141,6 +141,10 @@ class Binder {
 
   /// The value is written into its memory by this step.
   void write(int v, int s) {
+    if (aliases_.of(v).home == Memory::Home::input) {
+      bound(v).place = {Place::Kind::input, aliases_.of(v).index, 0, nullptr};
+      return;
+    }
     fact(v).is_stored = true;
     if (storage_of(v).first < 0 && is_over_operand(v)) {
       const int over = aliases_.of(v).over;
@@ -259,6 +263,7 @@ class Binder {
       const int v = output.value;
       if (output.part >= 0 || (!is_last() && !is_there(v))) continue;
       output.part = binding_.part;
+      output.is_input = aliases_.of(v).is_overwritten;
       if (!fact(v).is_stored || bound(v).constant != nullptr) continue;
       Storage& storage = storage_of(v);
       const bool is_first = aliases_.of(v).home == Memory::Home::output && aliases_.of(v).index == static_cast<int>(k);

@@ -71,8 +71,9 @@ struct BoundStep {
 /// An output, and how it is obtained when a run has ended.
 struct BoundOutput {
   int value = 0;
-  int buffer = -1;  ///< index of the output buffer it is written to directly; -1: it is copied
-  int part = -1;    ///< number of the Binding that computes it; -1: a later one
+  int buffer = -1;        ///< index of the output buffer it is written to directly; -1: it is copied
+  int part = -1;          ///< number of the Binding that computes it; -1: a later one
+  bool is_input = false;  ///< it is an input, with new contents
 };
 
 /// A Memory of the program with numbers.
@@ -89,9 +90,9 @@ struct Handover {
     bool is_stored = false;  ///< in its memory
     int late = -1;           ///< number of the late value it is, or looks at
   };
-  std::vector<Fact> facts;             ///< per value
-  std::vector<int> storage_of_memory;  ///< its own number, or that of the operand's that it was written over
-  std::vector<Storage> storages;       ///< per memory of the program
+  std::vector<Fact> facts;                       ///< per value
+  std::vector<int> storage_of_memory;            ///< its own number, or that of the operand's that it was written over
+  std::vector<Storage> storages;                 ///< per memory of the program
   std::vector<int> late_last;                    ///< per late value: the last step that reads it
   std::vector<std::pair<int, Type>> open_types;  ///< of values whose extents are still not known
   std::map<std::string, Dim> symbols;

@@ -180,7 +180,7 @@ void Executable::add_buffers(State& state, std::size_t first, std::size_t last, 
     const BoundOutput& output = binding.outputs[k];
     if (output.part != binding.part) continue;
     if (output.buffer < 0) {
-      if (!targets.are_all_planned) continue;
+      if (!targets.are_all_planned || output.is_input) continue;
       fail<Unsupported>("output ", k, " is not planned: it depends on data or is not computed");
     }
     const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
@@ -452,6 +452,7 @@ RuntimeValue Executable::collect(State& state, std::size_t k, std::span<const Ru
   const BoundOutput& output = binding.outputs[k];
   if (output.buffer >= 0) return state.buffers[static_cast<std::size_t>(output.buffer)];
   const BoundValue& v = binding.values[static_cast<std::size_t>(output.value)];
+  if (output.is_input) return inputs[static_cast<std::size_t>(v.place.index)];
   if (v.constant != nullptr) return copy_of(*v.constant);
   if (v.place.kind == Place::Kind::late) {
     RuntimeValue found = state.late[static_cast<std::size_t>(v.place.index)];

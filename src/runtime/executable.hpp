@@ -38,9 +38,8 @@ class Executable {
   /// Inputs: graph inputs, then captures. Results are independent of the arena and of the inputs' memory.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs) { return run(inputs, {}); }
 
-  /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents). Its memory may
-  /// be that of an input only if a node makes the output of it, element by element, without OpDef::in_place_input, and
-  /// no other reads that input, or none after that node (set_overwritten sees to it).
+  /// The same, writing output k into wanted[k] where that is a tensor (of the right type and extents) whose memory no
+  /// input shares. An output that a node writes over an input (graph/overwriting.hpp) is that input.
   std::vector<RuntimeValue> run(std::span<const RuntimeValue> inputs, std::span<const Tensor> wanted);
 
   /// The same, writing outputs into tensors of the right type and extents. Allocates nothing once the binding exists.

@@ -5,6 +5,7 @@
 
 #include "graph/clone.hpp"
 #include "graph/halves.hpp"
+#include "graph/overwriting.hpp"
 #include "model/export.hpp"
 #include "model/import.hpp"
 #include "model/parameters.hpp"
@@ -219,8 +220,9 @@ void StepModel::accumulate_in_place() {
     Value* buffer = graph.add_value(trainable_[i] + std::string(kBufferSuffix), output->type);
     Value* sum = graph.add_value(buffer->name + "_updated", output->type);
     graph.inputs.push_back(buffer);
-    graph.add_node("InPlaceAccumulatorV2", {buffer, output, replaces}, {nullptr, sum}, buffer->name, "com.microsoft",
-                   node_behind(graph, output->producer));
+    Node* node = graph.add_node("InPlaceAccumulatorV2", {buffer, output, replaces}, {nullptr, sum}, buffer->name,
+                                "com.microsoft", node_behind(graph, output->producer));
+    set_overwritten(*node, {-1, 0});
     output = sum;
   }
   graph.inputs.push_back(replaces);
