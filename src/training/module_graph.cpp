@@ -4,10 +4,8 @@
 
 #include "gradient/activity.hpp"
 #include "gradient/reverse.hpp"
-#include "graph/halves.hpp"
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
-#include "ops/custom/callback.hpp"
 #include "ops/custom/yield.hpp"
 
 namespace backpass {
@@ -52,20 +50,6 @@ void remove_stops(Graph& graph) {
   }
 }
 
-/// What a node that PyTorch runs keeps for its gradient; null when it is another node, or keeps nothing.
-const Value* context_of(const Node& node) {
-  if (node.op != "PythonOp" && node.op != "ATen") return nullptr;
-  return node.output(node.attr_ints("output_types").size());
-}
-
-/// Adds a value, and those that may have been handed on to it as they are: by a body, or by a function that kept them.
-void add_with_sources(const Value* v, ValueSet& found) {
-  v = memory_of(v);
-  if (!found.insert(v).second || v->producer == nullptr) return;
-  if (v->producer->subgraphs.empty() && context_of(*v->producer) != v) return;
-  for_each_read(*v->producer, [&](const Value* source) { add_with_sources(source, found); });
-}
-
 }  // namespace
 
 NodeSet up_to_yield(const Graph& graph) {
@@ -75,38 +59,6 @@ NodeSet up_to_yield(const Graph& graph) {
     if (is_yield(*node)) break;
   }
   return found;
-}
-
-ReadLater find_read_later(const Graph& graph, std::size_t user_outputs, const NodeSet& repeated) {
-  ValueSet read;
-  ValueSet handed_on;
-  bool is_later = false;
-  for (const Node* node : graph.nodes()) {
-    auto add = [&](const Value* v) {
-      read.insert(memory_of(v));
-      add_with_sources(v, handed_on);
-    };
-    if (is_later && !reads_extents_only(*node)) for_each_read(*node, add);
-    for (std::size_t i = 0; repeated.count(node) != 0 && i < node->inputs.size(); ++i) {
-      const Value* v = node->inputs[input_of_copy(*node, i)];
-      if (v != nullptr && !reads_extents_only(*node)) add(v);
-    }
-    is_later = is_later || is_yield(*node);
-  }
-  ReadLater later;
-  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
-    if (handed_on.count(graph.inputs[i]) != 0) later.inputs.push_back(i);
-  }
-  for (std::size_t k = 0; k < user_outputs; ++k) {
-    const Value* output = memory_of(graph.outputs[k]);
-    if (read.count(output) != 0) later.outputs.push_back(k);
-    if (output->producer != nullptr && context_of(*output->producer) != nullptr) later.kept.push_back(k);
-  }
-  for (std::size_t k = user_outputs; k < graph.outputs.size(); ++k) {
-    const Node* producer = memory_of(graph.outputs[k])->producer;
-    if (producer != nullptr && runs_foreign_code(*producer)) later.gradients.push_back(k - user_outputs);
-  }
-  return later;
 }
 
 std::vector<bool> differentiable_outputs(const Graph& graph, std::span<const std::string> inputs) {

@@ -20,18 +20,6 @@ struct ModuleGraph {
   std::vector<int> gradients;
 };
 
-/// What the second half finds where the first half, and its caller, have it.
-struct ReadLater {
-  std::vector<std::size_t> inputs;     ///< of the module, whose memory the second half may read
-  std::vector<std::size_t> outputs;    ///< the same
-  std::vector<std::size_t> kept;       ///< outputs whose memory a function of PyTorch may have kept for its gradient
-  std::vector<std::size_t> gradients;  ///< after the module's outputs, whose memory foreign code may have kept
-};
-
-/// Of a module's graph, as it runs. Views look at the memory of what they are views of, so these are more than the
-/// values that nodes read. Nodes in `repeated` belong to the first half, and may run again in the second.
-ReadLater find_read_later(const Graph& graph, std::size_t user_outputs, const NodeSet& repeated = {});
-
 /// The nodes that run before the caller gets a say, the YieldOp included; all where there is none.
 NodeSet up_to_yield(const Graph& graph);
 

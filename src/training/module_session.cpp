@@ -18,6 +18,7 @@
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
 #include "training/module_graph.hpp"
+#include "training/read_later.hpp"
 #include "training/training_plan.hpp"
 
 namespace backpass {
@@ -73,8 +74,9 @@ struct Variant {
     lowered = options.optimize ? lower(*module.graph, passes) : clone(*module.graph).graph;
     NodeSet forward = up_to_yield(*lowered);
     const bool may_repeat = options.max_memory > 0 || !options.recompute.empty();
-    later = find_read_later(*lowered, module.user_outputs, may_repeat ? nodes_to_repeat(*lowered, forward) : NodeSet());
+    const NodeSet repeated = may_repeat ? nodes_to_repeat(*lowered, forward) : NodeSet();
     plan = std::make_unique<TrainingPlan>(*lowered, std::move(forward), options, profiler);
+    later = find_read_later(*plan->current()->program, module.user_outputs, repeated);
   }
 };
 

@@ -3,6 +3,7 @@
 #include "expect_error.hpp"
 #include "gradient_testing.hpp"
 #include "ops/custom/yield.hpp"
+#include "training/read_later.hpp"
 
 namespace backpass {
 namespace {
@@ -34,7 +35,9 @@ const Node* yield_of(const ModuleGraph& module) {
   return nullptr;
 }
 
-ReadLater read_later(const ModuleGraph& module) { return find_read_later(*module.graph, module.user_outputs); }
+ReadLater read_later(const ModuleGraph& module) {
+  return find_read_later(*make_program(*module.graph), module.user_outputs);
+}
 
 TEST(ModuleGraph, OutputsDependOnWhatIsAskedFor) {
   Module m;
