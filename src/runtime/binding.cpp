@@ -251,9 +251,9 @@ class Binder {
     }
   }
 
-  /// Whether memory written before the pause would be output k, whose buffer comes only after it: the YieldOp hands
-  /// out the first outputs.
-  bool crosses_pause(std::size_t k, const Storage& storage) const {
+  /// Whether output k, which is handed out after the pause, is written to before it: the YieldOp hands out the first
+  /// outputs.
+  bool is_early(std::size_t k, const Storage& storage) const {
     const int pause = program_.pause;
     return pause >= 0 && k >= program_.steps[static_cast<std::size_t>(pause)].inputs.size() && storage.first <= pause;
   }
@@ -272,8 +272,8 @@ class Binder {
       output.part = binding_.part;
       Storage* storage = storage_of(v);
       const bool is_own = storage != nullptr && fact(v).storage >= static_cast<int>(taken_over_);
-      if (is_own && storage->place.kind == Place::Kind::arena && storage->bytes == bound(v).bytes() &&
-          !crosses_pause(k, *storage)) {
+      if (is_own && storage->place.kind == Place::Kind::arena && storage->bytes == bound(v).bytes()) {
+        output.is_early = is_early(k, *storage);
         output.buffer = static_cast<int>(binding_.output_bytes.size());
         storage->place = {Place::Kind::output, output.buffer, 0, nullptr};
         binding_.output_bytes.push_back(storage->bytes);

@@ -71,8 +71,9 @@ struct BoundStep {
 /// An output, and how it is obtained when a run has ended.
 struct BoundOutput {
   int value = 0;
-  int buffer = -1;  ///< index of the output buffer it is written to directly; -1: it is copied
-  int part = -1;    ///< number of the Binding that computes it; -1: a later one
+  int buffer = -1;        ///< index of the output buffer it is written to directly; -1: it is copied
+  int part = -1;          ///< number of the Binding that computes it; -1: a later one
+  bool is_early = false;  ///< its buffer is written to before the pause, though it is handed out after it
 };
 
 /// A piece of memory and the steps between which it is needed.
