@@ -11,8 +11,10 @@
 namespace backpass {
 namespace {
 
-// As fast as scores of all rows from some 1000 classes on, and faster with more, whatever the number of rows.
+// As fast as scores of all rows from some 1000 classes on, and faster with more.
 constexpr std::int64_t kManyClasses = 2048;
+// Of fewer, scores are small, and a vector holds those of several.
+constexpr std::int64_t kLeastRows = 16;
 
 Dim rows_of(const Head& head) {
   const Shape& shape = *head.scores()->type.shape;
@@ -235,6 +237,10 @@ std::string why_read(const Graph& graph, const Value& log_prob) {
 std::string reason_to_keep(const Graph& graph, const Head& head, const std::optional<HeadGradient>& gradient) {
   const Value* log_prob = head.loss->output(1);
   if (!head.labels->type.is_tensor() || !head.labels->type.shape) return "the rank of the labels is not known";
+  const Dim rows = rows_of(head);
+  if (rows.is_known() && rows.value() < kLeastRows) {
+    return concat(rows.value(), " rows are few, expected at least ", kLeastRows);
+  }
   const bool is_differentiated = gradient.has_value();
   if (!is_differentiated && graph.use_count(log_prob) != 0) return why_read(graph, *log_prob);
   if (is_differentiated && (head.reduction == "none" || types::halves.has(head.product_type))) {

@@ -126,6 +126,7 @@ class Matcher {
   Value* with_classes(Value* scores) {
     if (rank_of(scores) < 2 || !(*scores->type.shape)[1].is_known()) return nullptr;
     head_.classes = (*scores->type.shape)[1].value();
+    scores_type_ = scores->type.dtype;
     return scores;
   }
 
@@ -150,15 +151,16 @@ class Matcher {
     return head_.ignore_index.has_value();
   }
 
-  /// By the way to the loss; extents can be had from elsewhere.
+  /// By the way to the loss.
   bool only_read_once(const Value* v) {
     if (graph_.is_output(v)) {
       refuse("the scores '" + v->name + "' are a result");
       return false;
     }
     std::vector<const Node*> readers;
+    // Extents can be had from x, when classes are on the last axis.
     for (const Node* node : v->readers) {
-      if (!is_op(node, "Shape")) readers.push_back(node);
+      if (!is_op(node, "Shape") || !ends_with_classes(v, head_.classes)) readers.push_back(node);
     }
     if (readers.size() > 1) refuse("the scores '" + v->name + "' have other readers: " + listed(readers));
     return readers.size() == 1;
@@ -177,21 +179,16 @@ class Matcher {
     if (!take_ignored_input()) return refuse("ignore_index is not known before running");
     if (!only_read_once(scores)) return nullptr;
     const std::size_t rank = rank_of(scores);
+    if (rank == 2) return scores;
+    scores = before_widening(scores);
+    if (scores == nullptr) return nullptr;
     const Node* node = scores->producer;
-    if (rank > 2) {
-      Perm moved{0, static_cast<std::int64_t>(rank) - 1};
-      for (std::size_t i = 1; i + 1 < rank; ++i) moved.push_back(static_cast<std::int64_t>(i));
-      if (!is_op(node, "Transpose") || node->attr_ints("perm") != moved) {
-        return refuse("the classes of '" + scores->name + "' do not come from its last axis");
-      }
-      if (std::any_of(scores->readers.begin(), scores->readers.end(),
-                      [](const Node* n) { return is_op(n, "Shape"); })) {
-        return refuse("the extents of '" + scores->name + "' are read");
-      }
-      scores = node->input(0);
-      if (!only_read_once(scores)) return nullptr;
+    Perm moved{0, static_cast<std::int64_t>(rank) - 1};
+    for (std::size_t i = 1; i + 1 < rank; ++i) moved.push_back(static_cast<std::int64_t>(i));
+    if (!is_op(node, "Transpose") || node->attr_ints("perm") != moved) {
+      return refuse("the classes of '" + scores->name + "' do not come from its last axis");
     }
-    return scores;
+    return only_read_once(node->input(0)) ? node->input(0) : nullptr;
   }
 
   /// From the loss back to the product or to the sum with a bias behind it.
@@ -270,7 +267,7 @@ class Matcher {
   }
 
   bool fits_types() {
-    const DType scores = head_.way.front().scores->type.dtype;
+    const DType scores = scores_type_;
     const DType loss = head_.loss->output(0)->type.dtype;
     const bool fits = is_float(head_.product_type) && scores == loss;
     if (!fits) refuse("scores are " + std::string(name_of(scores)) + ", the loss is " + std::string(name_of(loss)));
@@ -279,6 +276,7 @@ class Matcher {
 
   const Graph& graph_;
   Head head_;
+  DType scores_type_ = DType::undefined;  // as the loss reads them
   bool is_log_read_ = false;
   std::string why_not_;
 };

@@ -3,8 +3,11 @@ threads and lesser machines."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -189,7 +192,7 @@ def drawn(seed: int) -> Head:
     random = np.random.default_rng(seed)
     dtype = torch.float64 if random.random() < 0.25 else torch.float32
     return Head(
-        rows=int(random.choice([0, 1, 5, 17, 33, 200, 320, 433, 700])),
+        rows=int(random.choice([0, 1, 5, 17, 33, 65, 200, 320, 433, 700])),
         features=int(random.integers(1, 50)),
         classes=int(random.integers(2048, 5000)),
         density=float(random.choice([0, 0.02, 0.15, 0.7, 1])),
@@ -206,7 +209,8 @@ def drawn(seed: int) -> Head:
 
 
 def check(seed: int) -> None:
-    head, flow, symbolic = drawn(seed), [1.0, 0.25][seed % 2], seed % 3 == 0
+    head, flow = drawn(seed), [1.0, 0.25][seed % 2]
+    symbolic = seed % 3 == 0 or head.rows < 16  # few rows are left alone if that is known
     alone = head.run(flow=flow, symbolic=symbolic)
     head.assert_close(alone, head.expected(flow))
     head.assert_close(alone, head.run(fused=False, flow=flow), apart=True)
@@ -214,7 +218,7 @@ def check(seed: int) -> None:
         assert a.tobytes() == b.tobytes()
     feeds = list(head.feeds().values())
     peaks = [head.session(fused=fused, symbolic=symbolic).plan(feeds).peak_bytes for fused in (True, False)]
-    assert peaks[0] <= peaks[1] or head.rows < 32, peaks
+    assert peaks[0] <= peaks[1] or head.rows <= 16, peaks
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -311,6 +315,101 @@ def test_a_weight_that_is_an_embedding_too() -> None:
     assert FUSED in module.explain()
     torch.testing.assert_close(loss, wanted)
     torch.testing.assert_close(tied.words.weight.grad, dw, rtol=1e-4, atol=1e-7)
+
+
+class Chosen(torch.nn.Module):
+    """A head in the forms that scores take before they meet their labels."""
+
+    def __init__(self, form: str, narrow: bool = False) -> None:
+        super().__init__()
+        self.inner, self.head = torch.nn.Linear(12, 12), torch.nn.Linear(12, 2100, bias=form != "scaled")
+        self.form, self.narrow = form, narrow
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16) if self.narrow else contextlib.nullcontext():
+            scores = self.head(self.inner(x).tanh())
+            if self.form == "capped":
+                return loss_of(scores.div(30).tanh() * 30, labels)
+            if self.form == "returned":
+                return loss_of(scores, labels), scores
+            return getattr(self, self.form)(scores, labels)
+
+    def shifted(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores[..., :-1, :].contiguous().float(), labels[..., 1:].contiguous())
+
+    def masked(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        rows, labels = scores.reshape(-1, 2100), labels.reshape(-1)
+        return torch.nn.functional.cross_entropy(rows[labels != IGNORED], labels[labels != IGNORED])
+
+    def moved(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores.transpose(0, 1), labels.T)
+
+    def scaled(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores / 4, labels)
+
+    def by_row(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none")
+        return (losses * (labels % 3 == 1)).sum() / 7
+
+    def smoothed(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores, labels, label_smoothing=0.1)
+
+
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, **how: Any) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(scores.reshape(-1, 2100), labels.reshape(-1), **how)
+
+
+FORMS = ["shifted", "moved", "scaled", "by_row", "smoothed"]
+
+
+# torch does not capture autocast around a number of rows that data decide
+@pytest.mark.parametrize(("form", "narrow"), [("masked", False), *itertools.product(FORMS, [False, True])])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_forms_of_scores(form: str, narrow: bool, compiled: bool) -> None:
+    torch.manual_seed(0)
+    module = Chosen(form, narrow)
+    x, labels = torch.randn(4, 30, 12), torch.randint(0, 2100, (4, 30))
+    labels[:, ::4] = IGNORED
+    parameters = list(module.parameters())
+    wanted = module(x, labels)
+    gradients = torch.autograd.grad(wanted, parameters)
+    if compiled:
+        torch._dynamo.reset()
+        loss = torch.compile(module, backend="backpass")(x, labels)
+    else:
+        ours = ORTModule(module)
+        loss = ours(x, labels)
+        assert FUSED in ours.explain()
+    loss.backward()
+    torch.testing.assert_close(loss, wanted, rtol=1e-3 if narrow else 1e-5, atol=0)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        exact = 2e-2 if narrow else 1e-5
+        assert (parameter.grad - gradient).abs().max() <= exact * gradient.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("form", "why"), [("capped", r"the scores come from \[Tanh 'tanh_1'\]"), ("returned", "are a result")]
+)
+def test_why_scores_are_kept(form: str, why: str) -> None:
+    ours = ORTModule(Chosen(form))
+    ours(torch.randn(4, 30, 12), torch.randint(0, 2100, (4, 30)))
+    assert re.search(r"left \[SoftmaxCrossEntropyLoss .*\] with scores of all rows: .*" + why, ours.explain())
+
+
+def test_a_backward_that_never_comes() -> None:
+    """Gradients that were computed with the loss are given back; those of other runs are not touched."""
+    head = Head(64, 8, 4000)
+    session, feeds = head.session(), list(head.feeds().values())
+    _, first = session.forward(feeds, True)
+    _, dropped = session.forward([2 * feeds[0], *feeds[1:]], True)
+    del dropped
+    _, second = session.forward([3 * feeds[0], *feeds[1:]], True)
+    seed = [head.flow(1.0)]
+    found = [torch.from_dlpack(t).numpy() for t in session.backward(first, seed)]
+    head.assert_close(found, head.expected()[1:])
+    held = [a.copy() for a in found]
+    session.backward(second, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
 
 
 def test_evaluation_alone_keeps_a_block() -> None:
