@@ -7,7 +7,7 @@
 
 namespace backpass {
 
-/// Columns are worked on in groups of so many: `width` is a multiple of it.
+/// Columns are worked on in groups of so many; a rest of fewer takes longer.
 inline constexpr std::int64_t kTileColumns = 16;
 /// Classes of a tile at best.
 inline constexpr std::int64_t kTileClasses = 320;
@@ -21,6 +21,11 @@ struct ClassTile {
   std::int64_t ld;
 };
 
+/// Sums of each column: of its scores, with the bias of the class, times the weight of the class. `bias` may be null,
+/// and so may `weights`: all are 1 then.
+void score_sums(const ClassTile<float>& tile, const float* bias, const float* weights, float* sums);
+void score_sums(const ClassTile<double>& tile, const double* bias, const double* weights, double* sums);
+
 /// The tile becomes exp(score + bias of the class - shift of the column). Gives each column's shift, which is its
 /// largest score, and sum. `bias` may be null.
 void exponentials(const ClassTile<float>& tile, const float* bias, float* shifts, float* sums);
@@ -29,5 +34,9 @@ void exponentials(const ClassTile<double>& tile, const double* bias, double* shi
 /// Each column times its factor. Gives the sum of each class, unless `sums` is null.
 void scale_columns(const ClassTile<float>& tile, const float* factors, float* sums);
 void scale_columns(const ClassTile<double>& tile, const double* factors, double* sums);
+
+/// Minus the share of the column times the weight of the class; `weights` may be null.
+void subtract_shares(const ClassTile<float>& tile, const float* shares, const float* weights);
+void subtract_shares(const ClassTile<double>& tile, const double* shares, const double* weights);
 
 }  // namespace backpass

@@ -47,6 +47,7 @@ void PassManager::run(Graph& graph, Side side) {
   for (const Pass& pass : passes_) {
     if (overlap(pass.graphs, Graphs::plans) && overlap(pass.side, side)) chosen.push_back(&pass);
   }
+  first_side_ = reports_.size();
   run_all(graph, chosen);
 }
 
@@ -86,6 +87,7 @@ void PassManager::run_one(Graph& graph, const Pass& pass) {
   pass.run(graph, reports_);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   for (std::size_t i = before; i < reports_.size(); ++i) reports_[i].pass = pass.name;
+  if (pass.side == Side::both) merge_sides(before);
   auto time = std::find_if(times_.begin(), times_.end(), [&](const PassTime& t) { return t.pass == pass.name; });
   if (time == times_.end()) time = times_.insert(times_.end(), {std::string(pass.name), 0});
   time->seconds += spent.count();
@@ -94,6 +96,24 @@ void PassManager::run_one(Graph& graph, const Pass& pass) {
   ensure(broken.empty(), "pass ", pass.name, " left graph '", graph.name,
          "' broken: ", broken.empty() ? "" : broken.front(), "; BACKPASS_DISABLE_PASSES=", pass.name,
          " runs without it");
+}
+
+/// Of a pass that runs on both sides, one report about a node: that something was done, else the first one, which is
+/// about the graph as it came.
+void PassManager::merge_sides(std::size_t now) {
+  auto is_refusal = [](const Report& r) { return r.bytes_saved == "0"; };
+  for (std::size_t i = now; i < reports_.size();) {
+    const auto end = reports_.begin() + static_cast<std::ptrdiff_t>(first_side_);
+    const auto old = std::find_if(reports_.begin(), end, [&](const Report& r) {
+      return r.pass == reports_[i].pass && r.node == reports_[i].node && is_refusal(r);
+    });
+    if (old == end) {
+      ++i;
+      continue;
+    }
+    if (!is_refusal(reports_[i])) *old = reports_[i];
+    reports_.erase(reports_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 std::vector<std::string> PassManager::lines() const {

@@ -38,12 +38,14 @@ class PassManager {
  private:
   void run_all(Graph& graph, std::span<const Pass* const> chosen);
   void run_one(Graph& graph, const Pass& pass);
+  void merge_sides(std::size_t now);
   void disable(const std::string& name, std::string_view given_by);
 
   std::span<const Pass> passes_;
   std::set<std::string, std::less<>> disabled_;
   bool verify_;
   Reports reports_;
+  std::size_t first_side_ = 0;  // reports before this run
   std::vector<PassTime> times_;
 };
 

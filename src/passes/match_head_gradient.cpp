@@ -30,7 +30,7 @@ class Matcher {
     const Value* log_prob = head_.loss->output(1);
     if (log_prob == nullptr || !take_node(graph_.only_reader(log_prob), log_prob)) return std::nullopt;
     Value* scores = found_.node->output(0);
-    if (scores->type.dtype != head_.scores->type.dtype || !walk(before_transposition(scores))) return std::nullopt;
+    if (scores->type.dtype != head_.scores()->type.dtype || !walk(before_transposition(scores))) return std::nullopt;
     return found_;
   }
 

@@ -244,9 +244,9 @@ class Binder {
     }
   }
 
-  /// Whether memory written before the pause would be output k, whose buffer comes only after it: the YieldOp hands
-  /// out the first outputs.
-  bool crosses_pause(std::size_t k, const Storage& storage) const {
+  /// Whether output k, which is handed out after the pause, is written to before it: the YieldOp hands out the first
+  /// outputs.
+  bool is_early(std::size_t k, const Storage& storage) const {
     const int pause = program_.pause;
     return pause >= 0 && k >= program_.steps[static_cast<std::size_t>(pause)].inputs.size() && storage.first <= pause;
   }
@@ -267,7 +267,8 @@ class Binder {
       if (!fact(v).is_stored || bound(v).constant != nullptr) continue;
       Storage& storage = storage_of(v);
       const bool is_first = aliases_.of(v).home == Memory::Home::output && aliases_.of(v).index == static_cast<int>(k);
-      if (!is_first || !is_own(storage) || crosses_pause(k, storage)) continue;
+      if (!is_first || !is_own(storage)) continue;
+      output.is_early = is_early(k, storage);
       output.buffer = static_cast<int>(binding_.output_bytes.size());
       storage.place = {Place::Kind::output, output.buffer, 0, nullptr};
       binding_.output_bytes.push_back(storage.bytes);

@@ -74,6 +74,7 @@ struct BoundOutput {
   int buffer = -1;        ///< index of the output buffer it is written to directly; -1: it is copied
   int part = -1;          ///< number of the Binding that computes it; -1: a later one
   bool is_input = false;  ///< it is an input, with new contents
+  bool is_early = false;  ///< its buffer is written to before the pause, though it is handed out after it
 };
 
 /// A Memory of the program with numbers.

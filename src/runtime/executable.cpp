@@ -171,14 +171,15 @@ void check_fits(std::size_t k, const Tensor& given, DType dtype, const Dims& dim
 
 }  // namespace
 
-/// For those of the outputs [first, last) that the current part computes: what the caller gave, else memory of their
-/// own.
-void Executable::add_buffers(State& state, std::size_t first, std::size_t last, const Targets& targets) {
+/// For those outputs that the current part computes: what the caller gave, else memory of their own. At a pause, of
+/// those that it hands out or are written before it, the first `given` outputs being handed out; or of the others.
+void Executable::add_buffers(State& state, std::size_t given, bool is_resumed, const Targets& targets) {
   const Binding& binding = state.binding();
   state.buffers.resize(binding.output_bytes.size());
-  for (std::size_t k = first; k < last; ++k) {
+  for (std::size_t k = 0; k < binding.outputs.size(); ++k) {
     const BoundOutput& output = binding.outputs[k];
-    if (output.part != binding.part) continue;
+    const bool is_later = binding.pause && k >= given && !output.is_early;
+    if (output.part != binding.part || is_later != is_resumed) continue;
     if (output.buffer < 0) {
       if (!targets.are_all_planned || output.is_input) continue;
       fail<Unsupported>("output ", k, " is not planned: it depends on data or is not computed");
@@ -204,7 +205,7 @@ void Executable::add_buffers(State& state, std::size_t first, std::size_t last, 
 void Executable::enter(State& state, std::shared_ptr<const Binding> binding, const Targets& targets,
                        std::size_t outputs) {
   state.attach(std::move(binding));
-  add_buffers(state, 0, state.binding().pause ? outputs : program_.outputs.size(), targets);
+  add_buffers(state, outputs, false, targets);
 }
 
 /// The rest of the program, now that the current part has found the sizes it depends on.
@@ -301,7 +302,7 @@ std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std
   State& state = *paused->state_;
   if (paused->is_waiting_) {
     const Targets targets{.pool = &results_};
-    add_buffers(state, paused->given_, program_.outputs.size(), targets);
+    add_buffers(state, paused->given_, true, targets);
     const std::vector<int>& late_seeds = state.binding().late_seeds;
     ensure(seeds.size() == late_seeds.size(), "resume: number of seeds");
     paused->inputs_.insert(paused->inputs_.end(), seeds.begin(), seeds.end());

@@ -93,7 +93,7 @@ class Executable {
   std::unique_ptr<State> take_state();
   void give_back(std::unique_ptr<State> state);
   void enter(State& state, std::shared_ptr<const Binding> binding, const Targets& targets, std::size_t outputs);
-  void add_buffers(State& state, std::size_t first, std::size_t last, const Targets& targets);
+  void add_buffers(State& state, std::size_t given, bool is_resumed, const Targets& targets);
   std::shared_ptr<const Binding> next(const State& state) const;
   /// Runs to the pause, true, or to the end.
   bool run_to_pause(State& state, std::span<const RuntimeValue> inputs, const Targets& targets, std::size_t outputs);

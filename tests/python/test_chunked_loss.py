@@ -3,8 +3,11 @@ threads and lesser machines."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +37,8 @@ class Head:
     biased: bool = True
     weighted: bool = False
     reduction: str = "mean"
+    smoothing: float = 0.0
+    narrow: bool = False  # scores by bfloat16, as torch.autocast has them
     dtype: torch.dtype = torch.float32
     label_type: torch.dtype = torch.int64
     seed: int = 0
@@ -55,25 +60,89 @@ class Head:
             feeds["c"] = normal(self.classes).abs()
         return feeds
 
+    def flow(self, factor: float) -> torch.Tensor:
+        """What flows back to the loss."""
+        if self.reduction != "none":
+            return torch.tensor(factor, dtype=self.dtype)
+        random = torch.Generator().manual_seed(self.seed + 1)
+        flow = torch.randn(self.rows, generator=random, dtype=torch.float64).to(self.dtype)
+        return flow * (torch.rand(self.rows, generator=random) < 0.8)
+
     def model(self, symbolic: bool = True) -> bytes:
-        nodes, right = [], "w"
+        made = helper.make_node
+        nodes, x, right, bias = [], "x", "w", "b"
+        if self.narrow:
+            x, right, bias = "x16", "w16", "b16"
+            nodes = [made("Cast", [n], [n + "16"], to=TensorProto.BFLOAT16) for n in self.wanted]
         if self.classes_first:
-            nodes.append(helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]))
+            nodes.append(made("Transpose", [right], ["wt"], perm=[1, 0]))
             right = "wt"
-        nodes.append(helper.make_node("MatMul", ["x", right], ["p"], name="head"))
+        nodes.append(made("MatMul", [x, right], ["p"], name="head"))
+        scores = "p"
         if self.biased:
-            nodes.append(helper.make_node("Add", ["p", "b"], ["s"]))
-        inputs = ["s" if self.biased else "p", "l", *(["c"] if self.weighted else [])]
-        how = {"reduction": self.reduction, "ignore_index": IGNORED}
-        nodes.append(helper.make_node("SoftmaxCrossEntropyLoss", inputs, ["y"], name="loss", **how))
+            nodes.append(made("Add", ["p", bias], ["s"]))
+            scores = "s"
+        if self.narrow:
+            nodes.append(made("Cast", [scores], ["wide"], to=TensorProto.FLOAT))
+            scores = "wide"
+        kind = TensorProto.FLOAT if self.dtype == torch.float32 else TensorProto.DOUBLE
+        nodes += (
+            self.loss(scores, kind) if self.smoothing else [self.plain_loss("SoftmaxCrossEntropyLoss", scores, "y")]
+        )
         infos = []
         for name, tensor in self.feeds().items():
-            kind = helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+            each = helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=tensor.dtype).numpy().dtype)
             shape = [*tensor.shape] if name not in "xl" or not symbolic else ["n", *tensor.shape[1:]]
-            infos.append(helper.make_tensor_value_info(name, kind, shape))
-        kind = TensorProto.FLOAT if self.dtype == torch.float32 else TensorProto.DOUBLE
-        graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", kind, [])])
+            infos.append(helper.make_tensor_value_info(name, each, shape))
+        rows = ["n" if symbolic else self.rows] if self.reduction == "none" else []
+        graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", kind, rows)])
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]).SerializeToString()
+
+    def plain_loss(self, op: str, scores: str, result: str, reduction: str = "") -> Any:
+        how = {"reduction": reduction or self.reduction, "ignore_index": IGNORED}
+        return helper.make_node(op, [scores, "l", *(["c"] if self.weighted else [])], [result], name="loss", **how)
+
+    def loss(self, scores: str, kind: int) -> list[Any]:
+        """With label smoothing, written as the exporters for PyTorch write it."""
+
+        def constant(name: str, value: float, kind: int = kind) -> Any:
+            tensor = helper.make_tensor(name, kind, [], [value])
+            return helper.make_node("Constant", [], [name], value=tensor)
+
+        label_kind = TensorProto.INT64 if self.label_type == torch.int64 else TensorProto.INT32
+        made = helper.make_node
+        nodes = [
+            made("Constant", [], ["axis"], value_ints=[1]),
+            constant("zero", 0.0),
+            constant("one", 1.0),
+            constant("kept", 1 - self.smoothing),
+            constant("share", self.smoothing / self.classes),
+            constant("none", IGNORED, label_kind),
+            constant("first", 0, label_kind),
+            made("LogSoftmax", [scores], ["log"], axis=1),
+            self.plain_loss("NegativeLogLikelihoodLoss", "log", "hard", "none"),
+            made("Equal", ["l", "none"], ["ignored"]),
+        ]
+        if self.weighted:
+            nodes.append(made("Mul", ["log", "c"], ["each"]))
+        nodes += [
+            made("ReduceSum", ["each" if self.weighted else "log", "axis"], ["sum"], keepdims=0),
+            made("Neg", ["sum"], ["minus"]),
+            made("Where", ["ignored", "zero", "minus"], ["soft"]),
+            made("Mul", ["hard", "kept"], ["a"]),
+            made("Mul", ["soft", "share"], ["b_"]),
+            made("Add", ["a", "b_"], ["y" if self.reduction == "none" else "rows"]),
+        ]
+        if self.reduction != "none":
+            nodes.append(made("ReduceSum", ["rows"], ["y" if self.reduction == "sum" else "all"], keepdims=0))
+        if self.reduction == "mean":
+            if self.weighted:
+                nodes.append(made("Where", ["ignored", "first", "l"], ["known"]))
+                nodes.append(made("Gather", ["c", "known"], ["picked"], axis=0))
+            nodes.append(made("Where", ["ignored", "zero", "picked" if self.weighted else "one"], ["counts"]))
+            nodes.append(made("ReduceSum", ["counts"], ["mass"], keepdims=0))
+            nodes.append(made("Div", ["all", "mass"], ["y"]))
+        return nodes
 
     @property
     def wanted(self) -> list[str]:
@@ -82,6 +151,7 @@ class Head:
     def session(self, threads: int = 1, fused: bool = True, **how: Any) -> Any:
         options = _core.SessionOptions()
         options.num_threads = threads
+        options.verify_passes = True
         if not fused:
             options.disabled_passes = ["chunk_loss"]
         session = _core.ModuleSession.from_bytes(self.model(**how), self.wanted, options)
@@ -92,40 +162,47 @@ class Head:
         """The loss and the gradients."""
         session = self.session(threads, fused, **how)
         (loss,), kept = session.forward(list(self.feeds().values()), True)
-        gradients = session.backward(kept, [torch.tensor(flow, dtype=self.dtype)])
+        gradients = session.backward(kept, [self.flow(flow)])
         return [torch.from_dlpack(t).numpy() for t in (loss, *gradients)]
 
     def expected(self, flow: float = 1.0) -> list[np.ndarray]:
-        feeds = {name: t.double() if t.is_floating_point() else t.long() for name, t in self.feeds().items()}
+        feeds = self.feeds()
+        if self.narrow:
+            feeds |= {name: feeds[name].bfloat16() for name in self.wanted}
+        feeds = {name: t.double() if t.is_floating_point() else t.long() for name, t in feeds.items()}
         leaves = [feeds[name].requires_grad_() for name in self.wanted]
         weight = feeds["w"].T if self.classes_first else feeds["w"]
         scores = feeds["x"] @ weight + feeds.get("b", torch.zeros(()))
-        loss = torch.nn.functional.cross_entropy(
-            scores, feeds["l"], feeds.get("c"), reduction=self.reduction, ignore_index=IGNORED
-        )
-        gradients = torch.autograd.grad(loss, leaves, torch.tensor(flow, dtype=torch.float64))
+        how: dict[str, Any] = {"reduction": self.reduction, "label_smoothing": self.smoothing}
+        loss = torch.nn.functional.cross_entropy(scores, feeds["l"], feeds.get("c"), ignore_index=IGNORED, **how)
+        gradients = torch.autograd.grad(loss, leaves, self.flow(flow).double())
         return [t.detach().numpy() for t in (loss, *gradients)]
 
-
-def assert_close(found: list[np.ndarray], wanted: list[np.ndarray], dtype: torch.dtype) -> None:
-    """In units of the largest element: where terms cancel, the rest is as inexact as they were."""
-    for a, b in zip(found, wanted, strict=True):
-        scale = max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30)
-        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=5e-6 if dtype == torch.float32 else 1e-13)
+    def assert_close(self, found: list[np.ndarray], wanted: list[np.ndarray], apart: bool = False) -> None:
+        """In units of the largest element: where terms cancel, the rest is as inexact as they were. Gradients of what
+        was narrowed are narrow themselves, but for that of the weight; `apart`, scores are too."""
+        for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            scale = max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30)
+            exact = 5e-6 if self.dtype == torch.float32 else 1e-13
+            atol = exact if not self.narrow or (k in (0, 2) and not apart) else 2.0 ** (-4 if apart else -8)
+            np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=atol)
 
 
 def drawn(seed: int) -> Head:
     random = np.random.default_rng(seed)
+    dtype = torch.float64 if random.random() < 0.25 else torch.float32
     return Head(
-        rows=int(random.choice([0, 1, 5, 17, 200, 320, 433, 700])),
+        rows=int(random.choice([0, 1, 5, 17, 33, 65, 200, 320, 433, 700])),
         features=int(random.integers(1, 50)),
         classes=int(random.integers(2048, 5000)),
         density=float(random.choice([0, 0.02, 0.15, 0.7, 1])),
         classes_first=bool(random.integers(2)),
         biased=bool(random.integers(2)),
         weighted=bool(random.integers(2)),
-        reduction=str(random.choice(["mean", "sum"])),
-        dtype=torch.float64 if random.random() < 0.25 else torch.float32,
+        reduction=str(random.choice(["mean", "sum", "none"])),
+        smoothing=float(random.choice([0, 0, 0.1, 1.0])),
+        narrow=bool(random.integers(3) == 0) and dtype == torch.float32,
+        dtype=dtype,
         label_type=torch.int32 if random.random() < 0.25 else torch.int64,
         seed=seed,
     )
@@ -133,11 +210,15 @@ def drawn(seed: int) -> Head:
 
 def check(seed: int) -> None:
     head, flow = drawn(seed), [1.0, 0.25][seed % 2]
-    alone = head.run(flow=flow, symbolic=head.rows < 400 or seed % 3 == 0)  # few rows are left alone if that is known
-    assert_close(alone, head.expected(flow), head.dtype)
-    assert_close(alone, head.run(fused=False, flow=flow), head.dtype)
-    for a, b in zip(alone, head.run(threads=2, flow=flow), strict=True):
+    symbolic = seed % 3 == 0 or head.rows < 16  # few rows are left alone if that is known
+    alone = head.run(flow=flow, symbolic=symbolic)
+    head.assert_close(alone, head.expected(flow))
+    head.assert_close(alone, head.run(fused=False, flow=flow), apart=True)
+    for a, b in zip(alone, head.run(threads=2, flow=flow, symbolic=symbolic), strict=True):
         assert a.tobytes() == b.tobytes()
+    feeds = list(head.feeds().values())
+    peaks = [head.session(fused=fused, symbolic=symbolic).plan(feeds).peak_bytes for fused in (True, False)]
+    assert peaks[0] <= peaks[1] or head.rows <= 16, peaks
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -147,7 +228,7 @@ def test_random_heads(seed: int) -> None:
 
 @pytest.mark.slow
 def test_many_random_heads() -> None:
-    for seed in range(1000, 1200):
+    for seed in range(1000, 1300):
         check(seed)
 
 
@@ -234,6 +315,101 @@ def test_a_weight_that_is_an_embedding_too() -> None:
     assert FUSED in module.explain()
     torch.testing.assert_close(loss, wanted)
     torch.testing.assert_close(tied.words.weight.grad, dw, rtol=1e-4, atol=1e-7)
+
+
+class Chosen(torch.nn.Module):
+    """A head in the forms that scores take before they meet their labels."""
+
+    def __init__(self, form: str, narrow: bool = False) -> None:
+        super().__init__()
+        self.inner, self.head = torch.nn.Linear(12, 12), torch.nn.Linear(12, 2100, bias=form != "scaled")
+        self.form, self.narrow = form, narrow
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16) if self.narrow else contextlib.nullcontext():
+            scores = self.head(self.inner(x).tanh())
+            if self.form == "capped":
+                return loss_of(scores.div(30).tanh() * 30, labels)
+            if self.form == "returned":
+                return loss_of(scores, labels), scores
+            return getattr(self, self.form)(scores, labels)
+
+    def shifted(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores[..., :-1, :].contiguous().float(), labels[..., 1:].contiguous())
+
+    def masked(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        rows, labels = scores.reshape(-1, 2100), labels.reshape(-1)
+        return torch.nn.functional.cross_entropy(rows[labels != IGNORED], labels[labels != IGNORED])
+
+    def moved(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores.transpose(0, 1), labels.T)
+
+    def scaled(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores / 4, labels)
+
+    def by_row(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none")
+        return (losses * (labels % 3 == 1)).sum() / 7
+
+    def smoothed(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss_of(scores, labels, label_smoothing=0.1)
+
+
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, **how: Any) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(scores.reshape(-1, 2100), labels.reshape(-1), **how)
+
+
+FORMS = ["shifted", "moved", "scaled", "by_row", "smoothed"]
+
+
+# torch does not capture autocast around a number of rows that data decide
+@pytest.mark.parametrize(("form", "narrow"), [("masked", False), *itertools.product(FORMS, [False, True])])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_forms_of_scores(form: str, narrow: bool, compiled: bool) -> None:
+    torch.manual_seed(0)
+    module = Chosen(form, narrow)
+    x, labels = torch.randn(4, 30, 12), torch.randint(0, 2100, (4, 30))
+    labels[:, ::4] = IGNORED
+    parameters = list(module.parameters())
+    wanted = module(x, labels)
+    gradients = torch.autograd.grad(wanted, parameters)
+    if compiled:
+        torch._dynamo.reset()
+        loss = torch.compile(module, backend="backpass")(x, labels)
+    else:
+        ours = ORTModule(module)
+        loss = ours(x, labels)
+        assert FUSED in ours.explain()
+    loss.backward()
+    torch.testing.assert_close(loss, wanted, rtol=1e-3 if narrow else 1e-5, atol=0)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        exact = 2e-2 if narrow else 1e-5
+        assert (parameter.grad - gradient).abs().max() <= exact * gradient.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("form", "why"), [("capped", r"the scores come from \[Tanh 'tanh_1'\]"), ("returned", "are a result")]
+)
+def test_why_scores_are_kept(form: str, why: str) -> None:
+    ours = ORTModule(Chosen(form))
+    ours(torch.randn(4, 30, 12), torch.randint(0, 2100, (4, 30)))
+    assert re.search(r"left \[SoftmaxCrossEntropyLoss .*\] with scores of all rows: .*" + why, ours.explain())
+
+
+def test_a_backward_that_never_comes() -> None:
+    """Gradients that were computed with the loss are given back; those of other runs are not touched."""
+    head = Head(64, 8, 4000)
+    session, feeds = head.session(), list(head.feeds().values())
+    _, first = session.forward(feeds, True)
+    _, dropped = session.forward([2 * feeds[0], *feeds[1:]], True)
+    del dropped
+    _, second = session.forward([3 * feeds[0], *feeds[1:]], True)
+    seed = [head.flow(1.0)]
+    found = [torch.from_dlpack(t).numpy() for t in session.backward(first, seed)]
+    head.assert_close(found, head.expected()[1:])
+    held = [a.copy() for a in found]
+    session.backward(second, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(found, held, strict=True))
 
 
 def test_evaluation_alone_keeps_a_block() -> None:

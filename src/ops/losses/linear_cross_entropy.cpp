@@ -4,14 +4,20 @@
 //   d...     gradients of the loss, as if 1 flowed back to it; with reduction "sum" and "mean"
 //   transB   not 0: weight is [classes, features], else [features, classes]
 //   reduction, ignore_index   as SoftmaxCrossEntropyLoss has them
+//   label_smoothing           as PyTorch's cross_entropy has it: a part of the label that all classes share
+//   weight_type               weights are rounded to it before they are used; they may be of 16 bits themselves
+//   mean_of_none              of no label that counts; not a number without it
+//   rows_at_once              for measurements: at most so many rows are worked on together
+//
+// LinearCrossEntropyGrad(flow, x, weight, labels, bias, class_weights) -> dx, dweight, dbias: with reduction "none"
+// what flows back to each row is known later only; scores are computed again.
 #include <limits>
 
 #include "gradient/composite.hpp"
 #include "gradient/rule.hpp"
-#include "graph/op.hpp"
 #include "ops/flops.hpp"
 #include "ops/losses/label_loss.hpp"
-#include "ops/losses/linear_loss.hpp"
+#include "ops/losses/linear_loss_node.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -19,140 +25,118 @@ namespace {
 
 enum Input : std::size_t { kX, kWeight, kLabels, kBias, kClassWeights };
 
-/// Which output is the gradient of this input.
-std::size_t gradient_of(Input i) { return i == kBias ? 3 : i + 1; }
-
-bool classes_first(const Node& node) { return node.attr_int("transB", 0) != 0; }
-
-void check_types(InferContext& c) {
-  c.require(types::indices.has(c.dtype(kLabels)), "labels: got ", name_of(c.dtype(kLabels)),
-            ", expected int32 or int64");
-  for (std::size_t i : {kWeight, kBias, kClassWeights}) {
-    if (!c.has_input(i)) continue;
-    c.require(c.dtype(i) == c.dtype(kX), "element type of input ", i, ": got ", name_of(c.dtype(i)), ", expected ",
-              name_of(c.dtype(kX)), " as x has");
-  }
-}
+/// Which gradient is that of this input.
+std::size_t gradient_of(Input i) { return i == kBias ? std::size_t{2} : std::size_t{i}; }
 
 void infer(InferContext& c) {
   const LossReduction reduction = loss_reduction(c.node);
-  check_types(c);
   c.set_dtype(0, c.dtype(kX));
-  for (Input i : {kX, kWeight, kBias}) {
-    const std::size_t output = gradient_of(i);
-    if (!c.has_output(output)) continue;
-    c.require(reduction != LossReduction::none && c.has_input(i), "gradient ", i,
-              ": expected none without its input, or where losses are not added up");
-    c.set_dtype(output, c.dtype(kX));
-    if (c.knows_shape(i)) c.set_shape(output, c.shape(i));
-  }
   if (reduction != LossReduction::none) c.set_shape(0, {});
-  const Shape& x = c.shape(kX);
-  const Shape& weight = c.shape(kWeight);
-  const Shape& labels = c.shape(kLabels);
-  c.require(x.size() == 2 && weight.size() == 2 && labels.size() == 1, "shapes: got x ", shown(x), ", weight ",
-            shown(weight), ", labels ", shown(labels), ", expected two, two and one axis");
-  const std::size_t classes = classes_first(c.node) ? 0 : 1;
-  c.unify(x[1], weight[1 - classes], "features");
-  const Dim rows = c.unify(x[0], labels[0], "rows of x and labels");
-  for (std::size_t i : {kBias, kClassWeights}) {
-    if (!c.has_input(i)) continue;
-    c.require(c.rank(i) == 1, "input ", i, ": got shape ", shown(c.shape(i)), ", expected one value per class");
-    c.unify(c.shape(i)[0], weight[classes], "classes");
+  for (std::size_t k = 1; k < 4; ++k) {
+    c.require(reduction != LossReduction::none || !c.has_output(k), "gradient ", k,
+              ": expected none where losses are not added up");
   }
+  const Dim rows = infer_linear_loss(c, 0, 1);
   if (reduction == LossReduction::none) c.set_shape(0, {rows});
 }
 
-/// Labels come from data: each is checked before anything is computed.
-template <class T, class I>
-void count_rows(std::int64_t rows, std::int64_t classes, const I* labels, const T* weights,
-                const std::optional<std::int64_t>& ignore, const std::string& where, CountedRows<T>& counted) {
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const auto label = checked_label(labels, i, classes, ignore, where);
-    if (!label) continue;
-    counted.rows[counted.count] = i;
-    counted.labels[counted.count] = *label;
-    counted.weights[counted.count] = weights == nullptr ? T{1} : weights[*label];
-    counted.total += static_cast<double>(counted.weights[counted.count]);
-    ++counted.count;
-  }
+void infer_gradient(InferContext& c) {
+  const Dim rows = infer_linear_loss(c, 1, 0);
+  c.require(c.dtype(0) == c.dtype(1), "flow: got ", name_of(c.dtype(0)), ", expected ", name_of(c.dtype(1)));
+  c.require(c.rank(0) == 1, "flow: got shape ", shown(c.shape(0)), ", expected one value per row");
+  c.unify(c.shape(0)[0], rows, "rows of flow and x");
 }
 
 template <class T>
-T fold(LossReduction reduction, std::int64_t rows, const double* losses, double total) {
+T fold(LossReduction reduction, std::int64_t rows, const double* losses, double total, double mean_of_none) {
   double sum = 0;
   for (std::int64_t i = 0; i < rows; ++i) sum += losses[i];
-  if (reduction == LossReduction::mean) sum = total == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / total;
+  if (reduction == LossReduction::mean) sum = total == 0 ? mean_of_none : sum / total;
   return static_cast<T>(sum);
 }
 
-LinearLossShape shape_of(const PrepareContext& c) {
-  const bool first = classes_first(c.node);
-  const Dims& weight = c.in(kWeight).dims;
-  return {c.in(kX).dims[0], c.in(kX).dims[1], weight[first ? 0 : 1], first};
-}
-
-struct Places {
-  std::size_t work, losses, rows, labels, weights;
-};
-
 Kernel prepare(PrepareContext& c) {
-  const DType dtype = c.in(kX).dtype;
-  const DType label_type = c.in(kLabels).dtype;
-  const LinearLossShape s = shape_of(c);
   const LossReduction reduction = loss_reduction(c.node);
-  const std::optional<std::int64_t> ignore = ignore_attribute(c.node);
-  const bool wants_gradients = c.has_output(1) || c.has_output(2) || c.has_output(3);
-  const std::size_t element = byte_size(dtype, 1);
-  Places at{};
-  at.work = c.reserve(linear_loss_scratch(s, element, wants_gradients));
-  at.losses = c.reserve(byte_size(DType::float64, s.rows));
-  at.rows = c.reserve(byte_size(DType::int64, s.rows));
-  at.labels = c.reserve(byte_size(DType::int64, s.rows));
-  at.weights = c.reserve(byte_size(dtype, s.rows));
-  auto input = [](const KernelArgs& a, bool present, std::size_t i) { return present ? a.inputs[i] : nullptr; };
-  const bool biased = c.has_input(kBias);
-  const bool weighted = c.has_input(kClassWeights);
-  const bool wants[] = {c.has_output(1), c.has_output(2), c.has_output(3)};
-  return [=, where = c.node.label(), wants = std::vector<bool>(wants, wants + 3)](const KernelArgs& a) {
-    visit_real(dtype, [&]<class T>() {
-      const auto* class_weights = static_cast<const T*>(input(a, weighted, kClassWeights));
-      auto* losses = reinterpret_cast<double*>(a.scratch + at.losses);
-      CountedRows<T> counted{.rows = reinterpret_cast<std::int64_t*>(a.scratch + at.rows),
-                             .labels = reinterpret_cast<std::int64_t*>(a.scratch + at.labels),
-                             .weights = reinterpret_cast<T*>(a.scratch + at.weights)};
-      visit_index(label_type, [&]<class I>() {
-        count_rows(s.rows, s.classes, a.in<I>(kLabels), class_weights, ignore, where, counted);
-      });
-      const LinearLossData<T> data{a.in<T>(kX),
-                                   a.in<T>(kWeight),
-                                   static_cast<const T*>(input(a, biased, kBias)),
-                                   losses,
-                                   wants[0] ? a.out<T>(1) : nullptr,
-                                   wants[1] ? a.out<T>(2) : nullptr,
-                                   wants[2] ? a.out<T>(3) : nullptr};
-      const bool is_mean = reduction == LossReduction::mean && counted.total != 0;
-      linear_loss(s, data, counted, is_mean ? counted.total : 1, a.scratch + at.work);
+  const auto mean_of_none =
+      static_cast<double>(c.node.attr_float("mean_of_none", std::numeric_limits<float>::quiet_NaN()));
+  const LinearLossNode node(c, 0, 1);
+  return [=](const KernelArgs& a) {
+    const double total = node.run(a, nullptr, reduction == LossReduction::mean);
+    const double* losses = node.losses(a);
+    visit_real(node.dtype(), [&]<class T>() {
       if (reduction == LossReduction::none) {
-        for (std::int64_t i = 0; i < s.rows; ++i) a.out<T>(0)[i] = static_cast<T>(losses[i]);
+        for (std::int64_t i = 0; i < node.rows(); ++i) a.out<T>(0)[i] = static_cast<T>(losses[i]);
       } else {
-        a.out<T>(0)[0] = fold<T>(reduction, s.rows, losses, counted.total);
+        a.out<T>(0)[0] = fold<T>(reduction, node.rows(), losses, total, mean_of_none);
       }
     });
   };
 }
 
-/// The same with all scores at once.
-std::vector<Value*> write(Builder& b, const Node& node) {
-  Value* weight = node.input(kWeight);
-  if (classes_first(node)) weight = b.op("Transpose", {weight}, {{"perm", std::vector<std::int64_t>{1, 0}}});
-  Value* scores = b.op("MatMul", {node.input(kX), weight});
-  if (node.input(kBias) != nullptr) scores = b.op("Add", {scores, node.input(kBias)});
+Kernel prepare_gradient(PrepareContext& c) {
+  const LinearLossNode node(c, 1, 0);
+  return [=](const KernelArgs& a) { node.run(a, a.inputs[0], false); };
+}
+
+AttributeList attributes_of(const Node& node, std::initializer_list<const char*> keys) {
   AttributeList attributes;
-  for (const char* key : {"reduction", "ignore_index"}) {
+  for (const char* key : keys) {
     if (auto it = node.attributes.find(key); it != node.attributes.end()) attributes.push_back(*it);
   }
-  return {b.op("SoftmaxCrossEntropyLoss", {scores, node.input(kLabels), node.input(kClassWeights)}, attributes)};
+  return attributes;
+}
+
+/// The weight, rounded, of the type that x has.
+Value* widened_weight(Builder& b, const Node& node) {
+  Value* v = node.input(kWeight);
+  const std::int64_t rounded = node.attr_int("weight_type", 0);
+  const DType dtype = node.input(kX)->type.dtype;
+  if (rounded != 0 && v->type.dtype == dtype) v = b.op("Cast", {v}, {{"to", rounded}});
+  return v->type.dtype == dtype ? v : b.op("Cast", {v}, {{"to", static_cast<std::int64_t>(dtype)}});
+}
+
+/// s / C of the loss of each class, by its weight: added to (1 - s) of the loss of the label.
+Value* with_smoothing(Builder& b, const Node& node, Value* scores, double smoothing) {
+  const AttributeList whole{{"keepdims", std::int64_t{0}}};
+  Value* labels = node.input(kLabels);
+  Value* weights = node.input(kClassWeights);
+  AttributeList attributes = attributes_of(node, {"ignore_index"});
+  attributes.emplace_back("reduction", std::string("none"));
+  Value* hard = b.op("SoftmaxCrossEntropyLoss", {scores, labels, weights}, attributes);
+  Value* log = b.op("LogSoftmax", {scores}, {{"axis", std::int64_t{1}}});
+  if (weights != nullptr) log = b.op("Mul", {log, weights});
+  Value* soft = b.op("Neg", {b.op("ReduceMean", {log, b.ints({1})}, whole)});
+  Value* known = b.op("Cast", {labels}, {{"to", static_cast<std::int64_t>(DType::int64)}});
+  Value* one = b.op("Expand", {b.scalar(1, scores), b.op("Shape", {labels})});
+  Value* mass = one;
+  if (const auto ignore = ignore_attribute(node)) {
+    Value* ignored = b.op("Equal", {known, b.integer(*ignore)});
+    soft = b.op("Where", {ignored, b.scalar(0, scores), soft});
+    known = b.op("Where", {ignored, b.integer(0), known});
+    if (weights != nullptr) mass = b.op("Gather", {weights, known}, {{"axis", std::int64_t{0}}});
+    mass = b.op("Where", {ignored, b.scalar(0, scores), mass});
+  } else if (weights != nullptr) {
+    mass = b.op("Gather", {weights, known}, {{"axis", std::int64_t{0}}});
+  }
+  Value* loss = b.op(
+      "Add", {b.op("Mul", {hard, b.scalar(1 - smoothing, scores)}), b.op("Mul", {soft, b.scalar(smoothing, scores)})});
+  const LossReduction reduction = loss_reduction(node);
+  if (reduction != LossReduction::none) loss = b.op("ReduceSum", {loss}, whole);
+  return reduction == LossReduction::mean ? b.op("Div", {loss, b.op("ReduceSum", {mass}, whole)}) : loss;
+}
+
+/// The same with all scores at once.
+std::vector<Value*> write(Builder& b, const Node& node) {
+  Value* weight = widened_weight(b, node);
+  if (node.attr_int("transB", 0) != 0) {
+    weight = b.op("Transpose", {weight}, {{"perm", std::vector<std::int64_t>{1, 0}}});
+  }
+  Value* scores = b.op("MatMul", {node.input(kX), weight});
+  if (node.input(kBias) != nullptr) scores = b.op("Add", {scores, node.input(kBias)});
+  const double smoothing = label_smoothing(node);
+  if (smoothing != 0) return {with_smoothing(b, node, scores, smoothing)};
+  return {b.op("SoftmaxCrossEntropyLoss", {scores, node.input(kLabels), node.input(kClassWeights)},
+               attributes_of(node, {"reduction", "ignore_index"}))};
 }
 
 void gradient(GradientContext& g) { composite_gradient(g, write); }
@@ -165,20 +149,49 @@ bool is_one(const Value* v) {
 }
 
 /// Gradients as the forward node computes them, which become outputs of it, times what flows back.
-void fused_gradient(GradientContext& g) {
-  if (g.wants(kClassWeights) || loss_reduction(g.node) == LossReduction::none) return gradient(g);
+void scaled_gradients(GradientContext& g) {
   Node* forward = g.y()->producer;
   for (Input i : {kX, kWeight, kBias}) {
     if (!g.wants(i)) continue;
-    const std::size_t output = gradient_of(i);
+    const std::size_t output = 1 + gradient_of(i);
     if (forward->outputs.size() <= output) forward->outputs.resize(output + 1, nullptr);
     Value*& unit = forward->outputs[output];
     if (unit == nullptr) {
-      unit = g.b.graph.add_value(g.x(i)->name + "_unit_grad", g.x(i)->type);
+      Type type = g.x(i)->type;
+      type.dtype = g.x(kX)->type.dtype;
+      unit = g.b.graph.add_value(g.x(i)->name + "_unit_grad", std::move(type));
       unit->producer = forward;
     }
-    g.set(i, is_one(g.dy()) ? unit : g.op("ScaleGradient", {unit, g.dy()}, {}, "backpass"));
+    Value* scaled = is_one(g.dy()) ? unit : g.op("ScaleGradient", {unit, g.dy()}, {}, "backpass");
+    g.set(i, g.cast_like(scaled, g.x(i)));
   }
+}
+
+/// Of losses that are not added up.
+void gradients_by_row(GradientContext& g) {
+  std::vector<Value*> inputs{g.dy()};
+  inputs.insert(inputs.end(), g.node.inputs.begin(), g.node.inputs.end());
+  const AttributeList attributes =
+      attributes_of(g.node, {"transB", "ignore_index", "label_smoothing", "weight_type", "rows_at_once"});
+  const std::size_t count = g.wants(kBias) ? 3 : 2;
+  const std::vector<Value*> made = g.b.ops("LinearCrossEntropyGrad", std::move(inputs), count, attributes, "backpass");
+  for (Input i : {kX, kWeight, kBias}) {
+    const std::size_t k = gradient_of(i);
+    if (g.wants(i)) {
+      g.set(i, g.cast_like(made[k], g.x(i)));
+    } else if (k < count) {
+      made[k]->producer->outputs[k] = nullptr;
+    }
+  }
+}
+
+void fused_gradient(GradientContext& g) {
+  if (g.wants(kClassWeights)) return gradient(g);
+  return loss_reduction(g.node) == LossReduction::none ? gradients_by_row(g) : scaled_gradients(g);
+}
+
+Dim products(const Node& node, std::size_t first, std::int64_t count) {
+  return Dim(2 * count) * flops::shape(node.inputs.at(first)).at(0) * flops::elements(node.inputs.at(first + 1));
 }
 
 const Register kLoss({.name = "LinearCrossEntropy",
@@ -186,17 +199,23 @@ const Register kLoss({.name = "LinearCrossEntropy",
                       .doc = "cross entropy of softmax(x weight + bias) with its gradients, some rows at a time",
                       .inputs = {3, 5},
                       .outputs = {1, 4},
-                      .types = types::floats,
+                      .types = types::reals,
                       .infer = infer,
                       .prepare = prepare,
                       .gradient = gradient,
                       .fused_gradient = fused_gradient,
-                      .half_through_float = true,
-                      .flops = [](const Node& node) {
-                        const Dim products = node.outputs.size() > 1 ? 3 : 1;  // scores, and two gradients
-                        const Dim rows = flops::shape(node.inputs.at(0)).at(0);
-                        return Dim(2) * products * rows * flops::elements(node.inputs.at(1));
-                      }});
+                      // scores, and two gradients
+                      .flops = [](const Node& node) { return products(node, 0, node.outputs.size() > 1 ? 3 : 1); }});
+
+const Register kGradient({.name = "LinearCrossEntropyGrad",
+                          .domain = "backpass",
+                          .doc = "gradients of LinearCrossEntropy where each row has a loss of its own",
+                          .inputs = {4, 6},
+                          .outputs = {1, 3},
+                          .types = types::reals,
+                          .infer = infer_gradient,
+                          .prepare = prepare_gradient,
+                          .flops = [](const Node& node) { return products(node, 1, 3); }});
 
 }  // namespace
 }  // namespace backpass

@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string>
 
-#include "ops/losses/loss.hpp"
+#include "backpass/dtype.hpp"
 
 namespace backpass {
 
@@ -16,45 +14,55 @@ struct LinearLossShape {
   std::int64_t features;
   std::int64_t classes;
   bool classes_first;  ///< weight is [classes, features], else [features, classes]
+  bool wants_gradients;
+  bool converts_weight = false;   ///< it is stored, or rounded, in another type than the work is done in
+  std::int64_t rows_at_once = 0;  ///< as asked for; 0: as measurements say
 };
 
-/// How many rows are worked on together at most.
-std::int64_t rows_at_once(const LinearLossShape& shape, std::size_t element_bytes);
+/// The weights as they are stored.
+struct StoredWeight {
+  const void* data;
+  DType dtype;
+  DType rounded = DType::undefined;  ///< what they are rounded to before they are used; undefined: as they are
+};
 
 /// What is read and written; null for what is absent or not wanted.
 template <class T>
 struct LinearLossData {
   const T* x;
-  const T* weight;
+  StoredWeight weight;
   const T* bias;
-  double* losses;  ///< one per row, times the weight of its label
-  T* dx;           ///< gradients of the sum, or mean, of the losses
+  const T* class_weights;  ///< all classes have a share in the loss by these; null: the same weight
+  double share;            ///< of each class in the loss, beside the label: 0 without label smoothing
+  const T* flows;          ///< what flows back to the loss of each row; null: 1
+  double divisor;          ///< of all gradients
+  double* losses;          ///< one per row
+  T* dx;
   T* dweight;
   T* dbias;
-
-  bool wants_gradients() const { return dx != nullptr || dweight != nullptr || dbias != nullptr; }
 };
 
-/// The rows that count, with their labels and the weights of those; there is room for all rows.
+/// The rows that count, with their labels and the weights of those in the loss; there is room for all rows.
 template <class T>
 struct CountedRows {
   std::int64_t count = 0;
-  double total = 0;  ///< of the weights
   std::int64_t* rows;
   std::int64_t* labels;
   T* weights;
 };
 
-std::size_t linear_loss_scratch(const LinearLossShape& shape, std::size_t element_bytes, bool wants_gradients);
+/// How many rows are worked on together at most.
+std::int64_t rows_at_once(const LinearLossShape& shape, std::size_t element_bytes);
 
-/// `divisor` of all gradients: 1 for the sum.
+std::size_t linear_loss_scratch(const LinearLossShape& shape, std::size_t element_bytes);
+
 template <class T>
 void linear_loss(const LinearLossShape& shape, const LinearLossData<T>& data, const CountedRows<T>& counted,
-                 double divisor, std::byte* scratch);
+                 std::byte* scratch);
 
 extern template void linear_loss(const LinearLossShape&, const LinearLossData<float>&, const CountedRows<float>&,
-                                 double, std::byte*);
+                                 std::byte*);
 extern template void linear_loss(const LinearLossShape&, const LinearLossData<double>&, const CountedRows<double>&,
-                                 double, std::byte*);
+                                 std::byte*);
 
 }  // namespace backpass

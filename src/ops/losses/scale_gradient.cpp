@@ -1,5 +1,4 @@
-// ScaleGradient(x, factor): what flows back through a loss whose gradients are known already. Not in place: x was there
-// before the loss was handed out, its result goes to whoever asked for gradients.
+// ScaleGradient(x, factor): what flows back through a loss whose gradients are known already.
 #include <algorithm>
 #include <cmath>
 
@@ -27,12 +26,9 @@ Kernel prepare(PrepareContext& c) {
       T factor = *a.in<T>(1);
       // Where no row counts, gradients are 0 whatever flows back; the loss itself is not a number then.
       if (!std::isfinite(factor) && std::all_of(x, x + count, [](T v) { return v == T{0}; })) factor = T{1};
+      if (x == y && factor == T{1}) return;
       parallel_for(count, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
-        if (factor == T{1}) {
-          std::copy(x + begin, x + end, y + begin);
-        } else {
-          for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] * factor;
-        }
+        for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] * factor;
       });
     });
   };
@@ -45,7 +41,8 @@ const Register kOp({.name = "ScaleGradient",
                     .types = types::floats,
                     .infer = infer,
                     .prepare = prepare,
-                    .half_through_float = true});
+                    .half_through_float = true,
+                    .in_place_input = 0});
 
 }  // namespace
 }  // namespace backpass

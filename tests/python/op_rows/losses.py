@@ -22,6 +22,7 @@ SETS = [
     case((9, 1500), labels(9, classes=1500)),
     case((1, 5), labels(1)),
 ]
+REALS = ("float32", "float64")
 REDUCTIONS = [{}, {"reduction": "sum"}, {"reduction": "none"}]
 
 
@@ -84,9 +85,29 @@ def with_ignored_input(function: Any) -> Any:
     return apply
 
 
+def measured_apart(function: Any) -> Any:
+    """Without the attribute that says how much is done at once."""
+    return lambda *inputs, rows_at_once=0, **attributes: function(*inputs, **attributes)
+
+
 def linear_cross_entropy(x: Any, w: Any, y: Any, b: Any = None, c: Any = None, **attributes: Any) -> Any:
+    """With label smoothing as torch has it, whose weights have a derivative too."""
+    smoothing = attributes.pop("label_smoothing", 0.0)
     scores = x @ (w.T if attributes.pop("transB", 0) else w) + (0 if b is None else b)
-    return weighted(torch.log_softmax(scores, 1), y, c, **attributes)
+    log_prob = torch.log_softmax(scores, 1)
+    hard = weighted(log_prob, y, c, **attributes)
+    counts = (y != attributes.get("ignore_index", -100)).to(x.dtype)
+    soft = -(log_prob if c is None else log_prob * c).mean(1) * counts
+    if (reduction := attributes.get("reduction", "mean")) != "none":
+        mass = (counts if c is None else counts * c[torch.where(counts > 0, y.long(), 0)]).sum()
+        soft = soft.sum() / (mass if reduction == "mean" else 1)
+    return (1 - smoothing) * hard + smoothing * soft
+
+
+def linear_cross_entropy_grad(flow: Any, x: Any, w: Any, *others: Any, **attributes: Any) -> list[Any]:
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    losses = linear_cross_entropy(x, w, *others, reduction="none", **attributes)
+    return list(torch.autograd.grad(losses, [x, w], flow))
 
 
 def linear_heads() -> list[Any]:
@@ -97,6 +118,8 @@ def linear_heads() -> list[Any]:
         case((4, 2), (5, 2), labels(4), (5,), data(5, low=0.1, high=2), transB=1),
         case((330, 3), (700, 3), labels(330, classes=700), (700,), transB=1, ignore_index=3),
         case((1, 1), (1, 1), labels(1, classes=1)),
+        case((7, 3), (3, 5), labels(7), (5,), data(5, low=0.1, high=2), ignore_index=1, label_smoothing=0.3),
+        case((37, 3), (700, 3), labels(37, classes=700), None, transB=1, label_smoothing=0.1, rows_at_once=16),
     ]
 
 
@@ -169,10 +192,23 @@ ROWS = [
         linear_heads(),
         attrs=REDUCTIONS,
         domain="backpass",
-        dtypes=FLOATS,
-        oracle=from_torch(linear_cross_entropy),
+        dtypes=REALS,
+        oracle=from_torch(measured_apart(linear_cross_entropy)),
         grad=[0, 1, 3, 4],
         bench=case((512, 384), (30522, 384), labels(512, classes=30522), transB=1),
+    ),
+    Row(
+        "LinearCrossEntropyGrad",
+        [
+            case((6,), (6, 3), (3, 5), labels(6), (5,)),
+            case((9,), (9, 4), (5, 4), labels(9), None, data(5, low=0.1, high=2), transB=1, ignore_index=2),
+            case((37,), (37, 3), (700, 3), labels(37, classes=700), transB=1, label_smoothing=0.1, rows_at_once=16),
+            case((0,), (0, 3), (3, 5), labels(0)),
+        ],
+        domain="backpass",
+        outputs=2,
+        dtypes=REALS,
+        oracle=from_torch(measured_apart(linear_cross_entropy_grad)),
     ),
     Row(
         "ScaleGradient",

@@ -1,0 +1,260 @@
+// One chunk of the rows of a linear loss (linear_loss.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/gemm.hpp"
+#include "ops/losses/linear_loss_workspace.hpp"
+#include "support/convert.hpp"
+#include "support/parallel.hpp"
+
+namespace backpass {
+
+template <class T>
+class LinearLossChunk {
+ public:
+  /// Of the rows that count, those from `begin` to `end`.
+  LinearLossChunk(const LinearLossShape& shape, const LinearLossData<T>& data, const CountedRows<T>& counted,
+                  const Workspace<T>& work, std::int64_t begin, std::int64_t end)
+      : s_(shape),
+        d_(data),
+        w_(work),
+        rows_(counted.rows + begin),
+        labels_(counted.labels + begin),
+        weights_(counted.weights + begin),
+        count_(end - begin),
+        ld_(distance_for(count_)),
+        is_first_(begin == 0),
+        is_gathered_(counted.count != shape.rows),
+        x_(is_gathered_ ? w_.x : d_.x + begin * s_.features),
+        dx_(is_gathered_ || d_.dx == nullptr ? w_.dx : d_.dx + begin * s_.features) {}
+
+  void forward() {
+    if (is_gathered_) gather_rows();
+    mass_ = d_.share == 0 ? 0 : weight_of_all_classes();
+    const std::int64_t length = s_.converts_weight ? kBackwardClasses : kForwardClasses;
+    for_each_block(length, [&](std::int64_t begin, std::int64_t end) {
+      multiply_scores(begin, end);
+      read_label_scores(begin, end);
+      take_exponentials(begin, end);
+    });
+    add_up();
+  }
+
+  void backward() {
+    make_factors();
+    for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
+      make_score_gradients(begin, end);
+      if (d_.dweight != nullptr) multiply_dweight(begin, end);
+      if (d_.dx != nullptr) multiply_dx(begin, end);
+    });
+    if (is_gathered_ && d_.dx != nullptr) scatter_rows();
+  }
+
+ private:
+  static constexpr DType kType = sizeof(T) == sizeof(float) ? DType::float32 : DType::float64;
+
+  struct Matrix {
+    const T* data;
+    std::int64_t ld;
+  };
+
+  template <class F>
+  void for_each_block(std::int64_t length, const F& f) {
+    for (std::int64_t j = 0; j < s_.classes; j += length) f(j, std::min(s_.classes, j + length));
+  }
+  template <class F>
+  void for_each_tile(std::int64_t begin, std::int64_t end, const F& f) {
+    const std::int64_t first = begin / kTileClasses;
+    parallel_for(tile_count(end - begin), 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t t = first + from; t < first + to; ++t) {
+        const std::int64_t at = t * kTileClasses;
+        f(t, at, ClassTile<T>{block(begin) + (at - begin) * ld_, std::min(kTileClasses, end - at), count_, ld_});
+      }
+    });
+  }
+  /// Of a list with an element per class, or of none.
+  static const T* from_class(const T* list, std::int64_t at) { return list == nullptr ? nullptr : list + at; }
+
+  T* block(std::int64_t begin) const { return s_.wants_gradients ? w_.scores + begin * ld_ : w_.scores; }
+  std::int64_t weight_offset(std::int64_t begin) const { return s_.classes_first ? begin * s_.features : begin; }
+  std::int64_t weight_ld() const { return std::max<std::int64_t>(1, s_.classes_first ? s_.features : s_.classes); }
+  std::int64_t x_ld() const { return std::max<std::int64_t>(1, s_.features); }
+
+  double weight_of_all_classes() const {
+    if (d_.class_weights == nullptr) return static_cast<double>(s_.classes);
+    double sum = 0;
+    for (std::int64_t j = 0; j < s_.classes; ++j) sum += static_cast<double>(d_.class_weights[j]);
+    return sum;
+  }
+
+  void gather_rows() {
+    const std::int64_t k = s_.features;
+    for (std::int64_t i = 0; i < count_; ++i) std::copy_n(d_.x + rows_[i] * k, k, w_.x + i * k);
+  }
+
+  /// Elements of the stored weight from `at` on.
+  void convert_weight(std::int64_t at, std::int64_t count, T* to) const {
+    constexpr std::int64_t kPiece = 1024;
+    const StoredWeight& w = d_.weight;
+    const auto* from = static_cast<const std::byte*>(w.data) + byte_size(w.dtype, at);
+    if (w.rounded == DType::undefined) return convert_loop(w.dtype, kType)(from, to, count);
+    std::uint64_t rounded[kPiece];
+    for (std::int64_t i = 0; i < count; i += kPiece) {
+      const std::int64_t n = std::min(kPiece, count - i);
+      convert_loop(w.dtype, w.rounded)(from + byte_size(w.dtype, i), rounded, n);
+      convert_loop(w.rounded, kType)(rounded, to + i, n);
+    }
+  }
+
+  /// The weights of these classes: [classes, features] or [features, classes].
+  Matrix weight(std::int64_t begin, std::int64_t end) const {
+    if (!s_.converts_weight) return {static_cast<const T*>(d_.weight.data) + weight_offset(begin), weight_ld()};
+    const std::int64_t lines = s_.classes_first ? end - begin : s_.features;
+    const std::int64_t length = s_.classes_first ? s_.features : end - begin;
+    parallel_for(lines, grain_for(4 * length), [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t i = from; i < to; ++i) {
+        convert_weight(weight_offset(begin) + i * weight_ld(), length, w_.weight + i * length);
+      }
+    });
+    return {w_.weight, std::max<std::int64_t>(1, length)};
+  }
+
+  void multiply_scores(std::int64_t begin, std::int64_t end) {
+    const Matrix w = weight(begin, end);
+    gemm<T>(!s_.classes_first, true, end - begin, count_, s_.features, T{1}, w.data, w.ld, x_, x_ld(), T{0},
+            block(begin), ld_);
+  }
+
+  void read_label_scores(std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = 0; i < count_; ++i) {
+      const std::int64_t label = labels_[i];
+      if (label < begin || label >= end) continue;
+      const T bias = d_.bias == nullptr ? T{0} : d_.bias[label];
+      w_.label_scores[i] = static_cast<double>(block(begin)[(label - begin) * ld_ + i] + bias);
+    }
+  }
+
+  void take_exponentials(std::int64_t begin, std::int64_t end) {
+    for_each_tile(begin, end, [&](std::int64_t t, std::int64_t at, const ClassTile<T>& tile) {
+      const T* bias = from_class(d_.bias, at);
+      if (d_.share != 0) score_sums(tile, bias, from_class(d_.class_weights, at), w_.score_sums + t * ld_);
+      exponentials(tile, bias, w_.shifts + t * ld_, w_.sums + t * ld_);
+    });
+  }
+
+  void add_up() {
+    const std::int64_t tiles = tile_count(s_.classes);
+    parallel_for(count_, grain_for(tiles * 32), [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t i = from; i < to; ++i) {
+        w_.log_sums[i] = log_sum(i, tiles);
+        double loss = static_cast<double>(weights_[i]) * (w_.log_sums[i] - w_.label_scores[i]);
+        if (d_.share != 0) loss += d_.share * (mass_ * w_.log_sums[i] - score_sum(i, tiles));
+        d_.losses[rows_[i]] = loss;
+      }
+    });
+  }
+
+  double log_sum(std::int64_t i, std::int64_t tiles) const {
+    double largest = std::numeric_limits<double>::lowest();
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      largest = std::max(largest, static_cast<double>(w_.shifts[t * ld_ + i]));
+    }
+    double sum = 0;
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      sum +=
+          static_cast<double>(w_.sums[t * ld_ + i]) * std::exp(static_cast<double>(w_.shifts[t * ld_ + i]) - largest);
+    }
+    return largest + std::log(sum);
+  }
+
+  double score_sum(std::int64_t i, std::int64_t tiles) const {
+    double sum = 0;
+    for (std::int64_t t = 0; t < tiles; ++t) sum += static_cast<double>(w_.score_sums[t * ld_ + i]);
+    return sum;
+  }
+
+  double flow(std::int64_t i) const {
+    return (d_.flows == nullptr ? 1.0 : static_cast<double>(d_.flows[rows_[i]])) / d_.divisor;
+  }
+
+  void make_factors() {
+    const std::int64_t tiles = tile_count(s_.classes);
+    for (std::int64_t i = 0; i < count_; ++i) w_.shares[i] = static_cast<T>(flow(i) * d_.share);
+    parallel_for(tiles, grain_for(count_ * 32), [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t t = from; t < to; ++t) {
+        T* factors = w_.sums + t * ld_;
+        for (std::int64_t i = 0; i < count_; ++i) {
+          const double all = flow(i) * (static_cast<double>(weights_[i]) + d_.share * mass_);
+          const double part = std::exp(static_cast<double>(w_.shifts[t * ld_ + i]) - w_.log_sums[i]);
+          // Where nothing flows nothing arrives, whatever the scores are.
+          factors[i] = all == 0 ? T{0} : static_cast<T>(part * all);
+        }
+      }
+    });
+  }
+
+  void make_score_gradients(std::int64_t begin, std::int64_t end) {
+    T* sums = d_.dbias == nullptr ? nullptr : w_.class_sums;
+    for_each_tile(begin, end, [&](std::int64_t t, std::int64_t at, const ClassTile<T>& tile) {
+      scale_columns(tile, w_.sums + t * ld_, sums == nullptr ? nullptr : sums + at - begin);
+      if (d_.share != 0) subtract_shares(tile, w_.shares, from_class(d_.class_weights, at));
+    });
+    for (std::int64_t i = 0; i < count_; ++i) {
+      const std::int64_t label = labels_[i];
+      if (label < begin || label >= end) continue;
+      const T own = static_cast<T>(flow(i) * static_cast<double>(weights_[i]));
+      block(begin)[(label - begin) * ld_ + i] -= own;
+      if (sums != nullptr) sums[label - begin] -= own;
+    }
+    if (sums != nullptr) add_dbias(begin, end);
+  }
+
+  void add_dbias(std::int64_t begin, std::int64_t end) {
+    double shares = 0;
+    for (std::int64_t i = 0; d_.share != 0 && i < count_; ++i) shares += static_cast<double>(w_.shares[i]);
+    for (std::int64_t j = begin; j < end; ++j) {
+      const double weight = d_.class_weights == nullptr ? 1 : static_cast<double>(d_.class_weights[j]);
+      const T sum = w_.class_sums[j - begin] - (d_.share == 0 ? T{0} : static_cast<T>(shares * weight));
+      d_.dbias[j] = is_first_ ? sum : d_.dbias[j] + sum;
+    }
+  }
+
+  void multiply_dweight(std::int64_t begin, std::int64_t end) {
+    const std::int64_t n = end - begin;
+    const T keep = is_first_ ? T{0} : T{1};
+    T* to = d_.dweight + weight_offset(begin);
+    if (s_.classes_first) {
+      gemm<T>(false, false, n, s_.features, count_, T{1}, block(begin), ld_, x_, x_ld(), keep, to, weight_ld());
+    } else {
+      gemm<T>(true, true, s_.features, n, count_, T{1}, x_, x_ld(), block(begin), ld_, keep, to, weight_ld());
+    }
+  }
+
+  void multiply_dx(std::int64_t begin, std::int64_t end) {
+    const Matrix w = weight(begin, end);
+    gemm<T>(true, !s_.classes_first, count_, s_.features, end - begin, T{1}, block(begin), ld_, w.data, w.ld,
+            begin == 0 ? T{0} : T{1}, dx_, x_ld());
+  }
+
+  void scatter_rows() {
+    const std::int64_t k = s_.features;
+    for (std::int64_t i = 0; i < count_; ++i) std::copy_n(w_.dx + i * k, k, d_.dx + rows_[i] * k);
+  }
+
+  const LinearLossShape& s_;
+  const LinearLossData<T>& d_;
+  const Workspace<T>& w_;
+  const std::int64_t* rows_;
+  const std::int64_t* labels_;
+  const T* weights_;
+  std::int64_t count_, ld_;
+  bool is_first_, is_gathered_;
+  const T* x_;
+  T* dx_;
+  double mass_ = 0;  // weight of all classes
+};
+
+}  // namespace backpass

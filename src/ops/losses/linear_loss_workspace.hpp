@@ -1,0 +1,77 @@
+// Where one chunk of the rows of a linear loss (linear_loss.hpp) is worked on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/class_tiles.hpp"
+#include "ops/losses/linear_loss.hpp"
+
+namespace backpass {
+
+// Classes of one product, in whole tiles: what one step leaves is still in the cache when the next one reads it. Going
+// back there are more steps, and weights to keep there as well.
+inline constexpr std::int64_t kForwardClasses = 12 * kTileClasses;
+inline constexpr std::int64_t kBackwardClasses = 3 * kTileClasses;
+
+inline std::int64_t tile_count(std::int64_t classes) { return (classes + kTileClasses - 1) / kTileClasses; }
+
+/// Distance of neighbouring classes. Of many rows an odd number of groups: with a power of two, classes would evict
+/// each other from the cache.
+inline std::int64_t distance_for(std::int64_t rows) {
+  constexpr std::int64_t kFewRows = 4 * kTileColumns;
+  if (rows <= kFewRows) return rows;
+  return ((rows + kTileColumns - 1) / kTileColumns | 1) * kTileColumns;
+}
+
+/// Takes pieces of scratch memory one after the other; without memory, it only adds up their sizes.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    constexpr std::size_t kLine = 64;
+    std::byte* at = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kLine - 1) / kLine * kLine;
+    return reinterpret_cast<T*>(at);
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+template <class T>
+struct Workspace {
+  T* scores;      ///< [classes, ld], or one block of it when no gradients are wanted
+  T* x;           ///< [rows, features]: the chunk's rows, where not all rows count
+  T* dx;          ///< the same for their gradients
+  T* weight;      ///< of a block of classes, converted
+  T* shifts;      ///< [tiles, ld]
+  T* sums;        ///< [tiles, ld]; then the factors that make probabilities of exponentials, times the row's flow
+  T* score_sums;  ///< [tiles, ld]
+  T* shares;      ///< [ld]
+  T* class_sums;  ///< of a block of classes
+  double* label_scores;
+  double* log_sums;
+
+  Workspace(Carver& c, const LinearLossShape& s, std::int64_t rows) {
+    const std::int64_t ld = distance_for(rows);
+    const std::int64_t tiles = tile_count(s.classes);
+    scores = c.take<T>((s.wants_gradients ? s.classes : std::min(s.classes, kForwardClasses)) * ld);
+    x = c.take<T>(rows * s.features);
+    dx = c.take<T>(s.wants_gradients ? rows * s.features : 0);
+    weight = c.take<T>(s.converts_weight ? std::min(s.classes, kBackwardClasses) * s.features : 0);
+    shifts = c.take<T>(tiles * ld);
+    sums = c.take<T>(tiles * ld);
+    score_sums = c.take<T>(tiles * ld);
+    shares = c.take<T>(ld);
+    class_sums = c.take<T>(s.wants_gradients ? kBackwardClasses : 0);
+    label_scores = c.take<double>(ld);
+    log_sums = c.take<double>(ld);
+  }
+};
+
+}  // namespace backpass
