@@ -1,0 +1,28 @@
+#include "passes/nominal_sizes.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::int64_t kNominalExtent = 64;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 36;
+
+}  // namespace
+
+NominalSizes::NominalSizes(const Graph& graph) {
+  for (const Value* v : graph.inputs) {
+    if (!v->type.shape) continue;
+    for (const Dim& d : *v->type.shape) {
+      if (std::optional<std::string> name = d.symbol_name()) nominal_.emplace(*name, Dim(kNominalExtent));
+    }
+  }
+}
+
+std::optional<std::int64_t> NominalSizes::bytes(const Value& v) const {
+  if (!v.type.is_tensor() || !v.type.shape) return std::nullopt;
+  if (v.type.dtype == DType::undefined || v.type.dtype == DType::string) return std::nullopt;
+  const std::optional<Dim> count = unless_it_overflows([&] { return product(*v.type.shape).substituted(nominal_); });
+  if (!count || !count->is_known() || count->value() < 0 || count->value() > kMostElements) return std::nullopt;
+  return static_cast<std::int64_t>(byte_size(v.type.dtype, count->value()));
+}
+
+}  // namespace backpass
