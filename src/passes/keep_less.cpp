@@ -16,7 +16,8 @@ namespace {
 
 /// Copies nodes of the first half for readers in the second. Each value is copied right before its first reader, for
 /// all of them. On the way to another value it is copied once per stretch of cheap nodes, where they become one tile
-/// program: what is read much later is rather computed twice than kept in between.
+/// program: what is read much later is rather computed twice than kept in between. A product is never computed more
+/// than once.
 class Repetition {
  public:
   Repetition(Graph& graph, const NodeSet& later, const ConstValues& again)
@@ -69,7 +70,8 @@ class Repetition {
   Value* copy_of(Value* v, const Node& before, bool is_read) {
     if (!is_repeated(v)) return v;
     auto it = copies_.find(v);
-    const bool is_there = it != copies_.end() && (it->second.stretch == stretch_ || (is_read && it->second.is_read));
+    const bool is_for_all = !is_cheap(*v->producer) || (it != copies_.end() && is_read && it->second.is_read);
+    const bool is_there = it != copies_.end() && (it->second.stretch == stretch_ || is_for_all);
     if (!is_there) {
       copy(*v->producer, before);
       it = copies_.find(v);

@@ -1,6 +1,7 @@
 #include "passes/kept_values.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "graph/op.hpp"
 #include "graph/substitute.hpp"
@@ -17,6 +18,10 @@ constexpr std::int64_t kOnePass = 4;
 /// What nobody reads is not even written.
 constexpr std::int64_t kWritten = 2;
 constexpr std::int64_t kPerNode = std::int64_t{16} << 12;
+/// The first convolution of a network, a product with a few features: as much work as writing and reading back.
+constexpr std::int64_t kMostOperationsPerByte = 32;
+constexpr std::int64_t kOperationsPerCost = 3;
+constexpr std::int64_t kSmallShare = 512;
 /// What all nodes behind one value may cost together.
 constexpr std::int64_t kMaxChain = 12;
 /// A value that nodes further apart than this read would be there most of the time if it were computed again.
@@ -65,6 +70,7 @@ RepeatChoice::RepeatChoice(const Graph& graph, const NodeSet& later)
   for (const Node* node : graph.nodes()) {
     is_paused_ = is_paused_ || is_yield(*node);
     if (later.count(node) == 0 && depends_on_more(*node)) fixed_.insert(memory_of(node->inputs[0]));
+    operations_ += sizes_.operations(*node).value_or(0);
   }
   for (Value* v : graph.outputs) outputs_.insert(memory_of(v));
   find_dispensable();
@@ -111,16 +117,25 @@ std::int64_t RepeatChoice::bytes(const Value* v) const { return sizes_.bytes(*v)
 std::int64_t RepeatChoice::cost(const Value* v) const {
   if (dispensable_.count(v) != 0) return kPointwise * bytes(v);
   const Node& node = *v->producer;
+  if (!is_cheap(node)) return sizes_.operations(node).value() / kOperationsPerCost + kPerNode;
   std::int64_t written = 0;
   for (const Value* out : node.outputs) written = std::max(written, out == nullptr ? 0 : bytes(out));
   return written * (node.def->tile != nullptr ? kPointwise : kOnePass) + kPerNode;
+}
+
+bool RepeatChoice::is_small_product(const Node& node) const {
+  const std::optional<std::int64_t> operations = sizes_.operations(node);
+  if (!operations || node.def->prepare == nullptr || node.def->is_random || node.outputs.size() != 1) return false;
+  auto is_given = [](const Value* v) { return v == nullptr || memory_of(v)->producer == nullptr; };
+  if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_given)) return false;
+  return *operations <= kMostOperationsPerByte * bytes(node.outputs[0]) && *operations <= operations_ / kSmallShare;
 }
 
 bool RepeatChoice::can_repeat(const Value* v) const {
   if (fixed_.count(v) != 0) return false;
   if (dispensable_.count(v) != 0) return true;
   const Node& node = *v->producer;
-  if (!is_cheap(node) || !node.subgraphs.empty()) return false;
+  if (!node.subgraphs.empty() || !(is_cheap(node) || is_small_product(node))) return false;
   auto is_sized = [&](const Value* other) { return other == nullptr || sizes_.bytes(*other); };
   return std::all_of(node.inputs.begin(), node.inputs.end(), is_sized) &&
          std::all_of(node.outputs.begin(), node.outputs.end(), is_sized);
@@ -183,7 +198,8 @@ void RepeatChoice::add_chain(const Value* v, const ConstValues& repeated, ConstV
   }
 }
 
-/// Each value is computed again by itself, with all that is behind it; where that is too much, one on the way stays.
+/// Each value is computed again by itself, with all that is behind it but for products; where that is too much, one on
+/// the way stays.
 bool RepeatChoice::fix_long_chains(ConstValues repeated) {
   bool any = false;
   for (const Node* node : graph_.nodes()) {
@@ -193,7 +209,9 @@ bool RepeatChoice::fix_long_chains(ConstValues repeated) {
       add_chain(v, repeated, chain);
       NodeSet counted;
       std::int64_t total = 0;
-      for (const Value* other : chain) total += counted.insert(other->producer).second ? cost(other) : 0;
+      for (const Value* other : chain) {
+        if (is_cheap(*other->producer) && counted.insert(other->producer).second) total += cost(other);
+      }
       if (total <= kMaxChain * bytes(v)) continue;
       fixed_.insert(v);
       repeated.erase(v);

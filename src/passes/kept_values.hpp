@@ -32,8 +32,9 @@ struct LaterReads {
 /// something that is computed again from them. What they are computed from is kept, or computed again in turn.
 ///
 /// They are a minimum cut between the first half and its readers in the second. To keep a value costs its bytes, unless
-/// it is there anyway: parameters, constants, outputs. To repeat a node costs a fraction of the bytes it writes; what
-/// is no cheap node cannot be repeated. What is dispensable costs its readers next to nothing.
+/// it is there anyway: parameters, constants, outputs. To repeat a node costs a fraction of the bytes it writes; of
+/// what is no cheap node only products of what is given can be repeated, if they are next to nothing of all there is to
+/// compute. What is dispensable costs its readers next to nothing.
 class RepeatChoice {
  public:
   /// Both must outlive it and not change.
@@ -57,6 +58,7 @@ class RepeatChoice {
   std::int64_t bytes(const Value* v) const;
   std::int64_t cost(const Value* v) const;
   bool can_repeat(const Value* v) const;
+  bool is_small_product(const Node& node) const;
   const std::vector<Value*>& sources(const Value* v) const;
   Ends ends_of(const Value* v);
   void add(const Value* v);
@@ -73,6 +75,7 @@ class RepeatChoice {
   ConstValues readable_;  // what readers of dispensable values would read instead
   std::unordered_map<const Value*, std::vector<Value*>> dispensable_;
   bool is_paused_ = false;
+  std::int64_t operations_ = 0;  // of all products
   FlowNetwork network_;
   int source_ = 0;
   std::unordered_map<const Value*, Ends> ends_;

@@ -1,5 +1,9 @@
 #include "passes/nominal_sizes.hpp"
 
+#include <algorithm>
+
+#include "graph/op.hpp"
+
 namespace backpass {
 namespace {
 
@@ -23,6 +27,14 @@ std::optional<std::int64_t> NominalSizes::bytes(const Value& v) const {
   const std::optional<Dim> count = unless_it_overflows([&] { return product(*v.type.shape).substituted(nominal_); });
   if (!count || !count->is_known() || count->value() < 0 || count->value() > kMostElements) return std::nullopt;
   return static_cast<std::int64_t>(byte_size(v.type.dtype, count->value()));
+}
+
+std::optional<std::int64_t> NominalSizes::operations(const Node& node) const {
+  if (node.def == nullptr || node.def->flops == nullptr) return std::nullopt;
+  auto has_rank = [](const Value* v) { return v == nullptr || (v->type.is_tensor() && v->type.shape); };
+  if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank)) return std::nullopt;
+  const std::optional<Dim> count = unless_it_overflows([&] { return node.def->flops(node).substituted(nominal_); });
+  return count && count->is_known() ? std::optional(count->value()) : std::nullopt;
 }
 
 }  // namespace backpass

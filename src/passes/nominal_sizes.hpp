@@ -19,6 +19,9 @@ class NominalSizes {
   /// Nothing where data decide, and for what is no tensor of plain elements.
   std::optional<std::int64_t> bytes(const Value& v) const;
 
+  /// Operations of a product or convolution; nothing for others (OpDef::flops), and where sizes are not known.
+  std::optional<std::int64_t> operations(const Node& node) const;
+
  private:
   std::map<std::string, Dim> nominal_;
 };

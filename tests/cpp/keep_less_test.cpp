@@ -195,6 +195,32 @@ TEST(KeepLess, ReportsSayWhatThePlanSaves) {
   EXPECT_GT(saved, 0);
 }
 
+/// Convolutions over images of few channels, then of many: the first is next to nothing of the whole.
+struct Stem : PassFixture {
+  Stem() {
+    Value* x = b.op("Tanh", {b.op("Conv", {input({4, 3, 16, 16}), input({64, 3, 3, 3})}, {{"pads", pads()}})});
+    for (int i = 0; i < 11; ++i) x = b.op("Tanh", {b.op("Conv", {x, input({64, 64, 3, 3})}, {{"pads", pads()}})});
+    output(b.op("ReduceMean", {b.op("Sin", {x})}, {{"keepdims", std::int64_t{0}}}));
+    const std::vector<Value*> weights(graph.inputs.begin() + 1, graph.inputs.end());
+    std::vector<Value*> gradients = add_gradients(graph, graph.outputs, std::vector<Value*>{nullptr}, weights);
+    graph.first_gradient = 1;
+    graph.gradient_count = gradients.size();
+    graph.outputs.insert(graph.outputs.end(), gradients.begin(), gradients.end());
+  }
+
+  static std::vector<std::int64_t> pads() { return {1, 1, 1, 1}; }
+};
+
+TEST(KeepLess, TheFirstConvolutionIsRepeatedOnce) {
+  Stem network;
+  const std::vector<Tensor> before = network.run_planned();
+  network.apply(keep_less);
+  const std::vector<std::string> operators = network.operators();
+  EXPECT_EQ(std::count(operators.begin(), operators.end(), "Conv"), 13);
+  const std::vector<Tensor> after = network.run_planned();
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(same_bits(before[i], after[i])) << "output " << i;
+}
+
 /// h = h + tanh(h + w), as often as wanted: each sum follows from those before it.
 struct Residuals : PassFixture {
   explicit Residuals(int length) {
