@@ -96,6 +96,7 @@ test: build ## C++ and Python tests, everyday suite
 
 test-slow: build $(ORIGINAL)/.installed ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
 	@command -v node >/dev/null || { $(call apt_install,nodejs); }
+	BACKPASS_RANDOM_GRAPHS=5000 $(BUILD)/backpass_tests --gtest_brief=1 --gtest_filter='KeepLess.*'
 	BACKPASS_ORT_TRAINING_PYTHON=$(abspath $(ORIGINAL))/bin/python $(PY) -m pytest -q -n $(JOBS) -m slow
 
 # The original needs an environment of its own: it wants older onnx and numpy.

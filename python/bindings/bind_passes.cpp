@@ -18,8 +18,9 @@ namespace {
 /// Numbers as numbers; None where nothing is known.
 nb::object saving(const std::string& text) {
   if (text.empty()) return nb::none();
-  nb::str expression(text.c_str());
-  return nb::cast<bool>(expression.attr("isdigit")()) ? nb::object(nb::int_(expression)) : nb::object(expression);
+  const nb::str expression(text.c_str());
+  const bool is_number = text.find_first_not_of("0123456789", text[0] == '-' ? 1 : 0) == std::string::npos;
+  return is_number ? nb::object(nb::int_(expression)) : nb::object(expression);
 }
 
 std::pair<std::string, Reports> simplified(std::string_view bytes, const std::vector<std::string>& names) {

@@ -38,22 +38,15 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
-/// Dropout masks that only the gradient reads are not kept: it draws the random numbers again.
-void dropout_masks(Graph& graph, Reports& reports);
-
 /// A loss over many classes computes its scores itself, some rows at a time, and its gradients with them: the scores of
 /// all rows are never there together. See ops/losses/linear_cross_entropy.cpp.
 void chunk_loss(Graph& graph, Reports& reports);
-
-/// Log probabilities that only the gradient of their loss reads are not kept: it computes them from the scores again,
-/// which is cheaper than to write them and read them back.
-void loss_probabilities(Graph& graph, Reports& reports);
 
 /// BatchNormalization in training becomes statistics, and a pointwise part that is fused with what stands around it.
 void split_batch_norm(Graph& graph, Reports& reports);
 
 /// Values that gradients need and that follow cheaply from others are computed again instead of kept, wherever that
-/// makes fewer bytes to keep (passes/kept_values.hpp).
+/// makes fewer bytes to keep and no higher peak. It asks what the plan would be, so it stands there: plan/keep_less.cpp.
 void keep_less(Graph& graph, Reports& reports);
 
 /// MatMul and Gemm take over what stands around them and become backpass.Linear (ops/linear/linear.cpp): transpositions
@@ -74,9 +67,7 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
-    {"dropout_masks", dropout_masks, Side::after, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
-    {"loss_probabilities", loss_probabilities, Side::after, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
     {"keep_less", keep_less, Side::after, Graphs::plans},
     {"fuse_linear", fuse_linear, Side::after, Graphs::plans},

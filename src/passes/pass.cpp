@@ -35,7 +35,15 @@ std::string bytes_of(std::span<Value* const> values) {
   return sum.str();
 }
 
-std::string bytes_of(Value* value) { return bytes_of(std::span<Value* const>(&value, 1)); }
+std::string bytes_of(const Value* value) {
+  const std::optional<Dim> own = value == nullptr ? Dim(0) : bytes(*value);
+  return own ? own->str() : "";
+}
+
+std::string lost_bytes_of(const Value& value) {
+  const std::optional<Dim> own = bytes(value);
+  return own ? (Dim(0) - *own).str() : "";
+}
 
 std::string elements_of(const Value& value) {
   const std::optional<Dim> count = elements(value);

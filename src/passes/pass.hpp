@@ -32,7 +32,9 @@ struct Pass {
 
 /// Bytes of these values together, and elements of one: for Report. Empty where a shape is not known.
 std::string bytes_of(std::span<Value* const> values);
-std::string bytes_of(Value* value);
+std::string bytes_of(const Value* value);
+/// Minus the bytes of a value.
+std::string lost_bytes_of(const Value& value);
 std::string elements_of(const Value& value);
 /// Operations of a node that works element by element; empty for others.
 std::string operations_of(const Node& node);

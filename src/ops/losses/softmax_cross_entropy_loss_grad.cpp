@@ -1,12 +1,13 @@
-// Gradient of SoftmaxCrossEntropyLoss from its log probabilities, under the names ONNX Runtime gives it, and from the
-// scores:
+// Gradient of SoftmaxCrossEntropyLoss from its log probabilities, under the names ONNX Runtime gives it:
 //   SoftmaxCrossEntropyLossGrad(dy, log_prob, labels, weights, bias) -> dscores
 //   SoftmaxCrossEntropyLossInternalGrad(dy, log_prob, labels, weights, ignore_index, bias) -> dscores
-//   SoftmaxCrossEntropyLossGradAgain(dy, scores, labels, weights, ignore_index) -> dscores
-// `bias` (another contribution to the gradient of the scores) is added to the result.
+// `bias` (another contribution to the gradient of the scores) is added to the result. In plans, attribute `from_scores`
+// says that the scores stand in the place of log_prob: to compute probabilities again is cheaper than to write the
+// logarithms and read them back.
 #include <algorithm>
 
 #include "graph/op.hpp"
+#include "graph/substitute.hpp"
 #include "ops/losses/label_loss.hpp"
 #include "support/visit.hpp"
 
@@ -15,7 +16,9 @@ namespace {
 
 constexpr std::size_t kIgnoreInput = 4;
 
-void infer_with(InferContext& c, DType dtype, std::optional<std::size_t> bias) {
+constexpr std::string_view kFromScores = "from_scores";
+
+void infer_with(InferContext& c, DType dtype, std::size_t bias) {
   c.set_dtype(0, dtype);
   loss_reduction(c.node);
   c.require(types::indices.has(c.dtype(2)), "labels: got ", name_of(c.dtype(2)), ", expected int32 or int64");
@@ -25,8 +28,8 @@ void infer_with(InferContext& c, DType dtype, std::optional<std::size_t> bias) {
     c.require(c.rank(2) + 1 == log_prob.size(), "labels: got shape ", shown(c.shape(2)), " for log_prob ",
               shown(log_prob));
   }
-  if (bias && c.has_input(*bias)) {
-    c.require(c.dtype(*bias) == dtype, "bias: got ", name_of(c.dtype(*bias)), ", expected ", name_of(dtype));
+  if (c.has_input(bias)) {
+    c.require(c.dtype(bias) == dtype, "bias: got ", name_of(c.dtype(bias)), ", expected ", name_of(dtype));
   }
   c.set_shape(0, log_prob);
 }
@@ -91,8 +94,7 @@ void subtract_labels(const LossShape& s, std::int64_t b, const I* labels, const 
   }
 }
 
-/// Without a place for `bias` in the inputs the gradient is computed from scores.
-Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, std::optional<std::size_t> bias_input) {
+Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, std::size_t bias_input) {
   DType dtype = c.in(1).dtype;
   DType label_type = c.in(2).dtype;
   LossShape s = loss_shape(c, 1, 2);
@@ -102,9 +104,10 @@ Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, 
   bool weighted = c.has_input(3);
   c.require(!weighted || c.in(3).size() == s.classes, "weights: expected ", s.classes, " values, one per class");
   c.require(c.in(0).dtype == dtype && c.out(0).dtype == dtype, "float32 and float64 cannot be mixed");
-  const bool biased = bias_input && c.has_input(*bias_input);
+  const bool biased = c.has_input(bias_input);
+  const bool from_scores = c.node.attr_int(kFromScores, 0) != 0;
   std::int64_t n = c.in(1).size();
-  c.require(!biased || c.in(*bias_input).size() == n, "bias: got ", biased ? to_string(c.in(*bias_input).dims) : "",
+  c.require(!biased || c.in(bias_input).size() == n, "bias: got ", biased ? to_string(c.in(bias_input).dims) : "",
             ", expected the shape of log_prob");
   IgnoreIndex ignore = IgnoreIndex::of(c, ignore_input);
   std::size_t scratch = c.reserve(byte_size(dtype, s.labels()));
@@ -116,15 +119,15 @@ Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, 
         position_factors(s, reduction, a.in<T>(0), a.in<I>(2), weighted ? a.in<T>(3) : nullptr, ignored, where,
                          factors);
         parallel_for(s.batch, grain_for(s.classes * s.area * 8), [&](std::int64_t begin, std::int64_t end) {
-          if (!bias_input) scaled_softmax(s, begin, end, a.in<T>(1), factors, a.out<T>(0));
+          if (from_scores) scaled_softmax(s, begin, end, a.in<T>(1), factors, a.out<T>(0));
           for (std::int64_t b = begin; b < end; ++b) {
-            if (bias_input) scaled_exponentials(s, b, a.in<T>(1), factors, a.out<T>(0));
+            if (!from_scores) scaled_exponentials(s, b, a.in<T>(1), factors, a.out<T>(0));
             subtract_labels(s, b, a.in<I>(2), factors, ignored, a.out<T>(0));
           }
         });
       });
       if (!biased) return;
-      for (std::int64_t i = 0; i < n; ++i) a.out<T>(0)[i] += a.in<T>(*bias_input)[i];
+      for (std::int64_t i = 0; i < n; ++i) a.out<T>(0)[i] += a.in<T>(bias_input)[i];
     });
   };
 }
@@ -140,9 +143,6 @@ void infer_internal(InferContext& c) {
 }
 Kernel prepare_internal(PrepareContext& c) { return prepare_with(c, kIgnoreInput, 5); }
 
-void infer_again(InferContext& c) { infer_with(c, c.dtype(1), std::nullopt); }
-Kernel prepare_again(PrepareContext& c) { return prepare_with(c, kIgnoreInput, std::nullopt); }
-
 const Register kGrad({.name = "SoftmaxCrossEntropyLossGrad",
                       .domain = "com.microsoft",
                       .doc = "gradient of SoftmaxCrossEntropyLoss",
@@ -151,7 +151,8 @@ const Register kGrad({.name = "SoftmaxCrossEntropyLossGrad",
                       .infer = infer,
                       .prepare = prepare,
                       .gradient = cross_entropy_second_gradient,
-                      .half_through_float = true});
+                      .half_through_float = true,
+                      .in_place_input = 1});
 
 const Register kInternalGrad({.name = "SoftmaxCrossEntropyLossInternalGrad",
                               .domain = "com.microsoft",
@@ -161,17 +162,29 @@ const Register kInternalGrad({.name = "SoftmaxCrossEntropyLossInternalGrad",
                               .infer = infer_internal,
                               .prepare = prepare_internal,
                               .gradient = internal_cross_entropy_second_gradient,
-                              .half_through_float = true});
+                              .half_through_float = true,
+                              .in_place_input = 1});
 
-const Register kAgain({.name = "SoftmaxCrossEntropyLossGradAgain",
-                       .domain = "backpass",
-                       .doc = "gradient of SoftmaxCrossEntropyLoss from its scores, instead of keeping probabilities",
-                       .inputs = {3, 5},
-                       .types = types::floats,
-                       .infer = infer_again,
-                       .prepare = prepare_again,
-                       .half_through_float = true,
-                       .in_place_input = 1});
+bool is_loss(const Node& node) {
+  return (node.op == "SoftmaxCrossEntropyLoss" && node.domain.empty()) ||
+         (node.op == "SoftmaxCrossEntropyLossInternal" && node.domain == "com.microsoft");
+}
+
+/// From the scores, if they have the element type of everything else.
+std::optional<Substitute> without_log_prob(const Node& reader, const Value& log_prob) {
+  const Node* loss = log_prob.producer;
+  if (loss == nullptr || !is_loss(*loss) || loss->output(1) != &log_prob) return std::nullopt;
+  if (reader.input(1) != &log_prob || reader.input(0) == &log_prob) return std::nullopt;
+  const DType dtype = log_prob.type.dtype;
+  if (loss->input(0)->type.dtype != dtype || reader.output(0)->type.dtype != dtype) return std::nullopt;
+  Substitute found{reader.domain, reader.op, reader.name, reader.inputs, reader.attributes};
+  found.inputs[1] = loss->input(0);
+  found.attributes.emplace(kFromScores, std::int64_t{1});
+  return found;
+}
+
+const RegisterSubstitute kWithout("com.microsoft", "SoftmaxCrossEntropyLossGrad", without_log_prob);
+const RegisterSubstitute kInternalWithout("com.microsoft", "SoftmaxCrossEntropyLossInternalGrad", without_log_prob);
 
 }  // namespace
 }  // namespace backpass

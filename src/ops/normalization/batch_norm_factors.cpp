@@ -44,12 +44,20 @@ const RegisterPointwise mul_add_op{{.name = "MulAdd",
                                     .types = types::floats},
                                    {.function = &mul_add_tile}};
 
+constexpr std::int64_t kMostAxes = 64;
+
 /// Shapes broadcast against [batch, channels, ...] of that rank.
 void infer(InferContext& c) {
   for (std::size_t k : {0, 1}) c.set_dtype(k, c.dtype(0));
-  Dim channels = c.shape(0).at(0);
-  for (std::size_t i = 1; i < 4; ++i) channels = c.unify(channels, c.shape(i).at(0), "channels");
-  Shape shape(static_cast<std::size_t>(c.node.attr_int("rank")) - 1, Dim(1));
+  const std::int64_t rank = c.node.attr_int("rank");
+  c.require(rank >= 2 && rank <= kMostAxes, "rank: got ", rank, ", expected one in [2, ", kMostAxes, "]");
+  for (std::size_t i = 0; i < 4; ++i) {
+    c.require(c.dtype(i) == c.dtype(0), "input ", i, ": got ", name_of(c.dtype(i)), ", expected ", name_of(c.dtype(0)));
+    c.require(c.rank(i) == 1, "input ", i, ": got shape ", shown(c.shape(i)), ", expected one number per channel");
+  }
+  Dim channels = c.shape(0)[0];
+  for (std::size_t i = 1; i < 4; ++i) channels = c.unify(channels, c.shape(i)[0], "channels");
+  Shape shape(static_cast<std::size_t>(rank) - 1, Dim(1));
   shape[0] = channels;
   for (std::size_t k : {0, 1}) c.set_shape(k, shape);
 }

@@ -25,16 +25,13 @@ void infer(InferContext& c) {
 
 template <class T>
 void drop(const Philox& random, double ratio, std::int64_t n, const T* x, T* y, bool* mask) {
-  auto scale = static_cast<float>(1 / (1 - ratio));
+  using Real = std::conditional_t<sizeof(T) == 8, double, float>;
+  auto scale = static_cast<Real>(1 / (1 - ratio));
   if constexpr (std::is_same_v<T, float>) {
     if (mask == nullptr) return dropout::keep_all_scaled(random, ratio, n, scale, x, y);
   }
   dropout::for_each_element(random, ratio, n, [=](std::int64_t i, bool keep) {
-    if constexpr (sizeof(T) == 8) {
-      y[i] = keep ? x[i] / (1 - ratio) : 0;
-    } else {
-      y[i] = keep ? T(static_cast<float>(x[i]) * scale) : T(0.0F);
-    }
+    y[i] = keep ? T(static_cast<Real>(x[i]) * scale) : T(Real{0});
     if (mask != nullptr) mask[i] = keep;
   });
 }

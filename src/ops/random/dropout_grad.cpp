@@ -1,12 +1,13 @@
-// Gradients of Dropout: ONNX Runtime's DropoutGrad, which reads the mask, and the one that draws it again.
+// Gradient of Dropout: ONNX Runtime's DropoutGrad, which reads the mask. Plans do without: the gradient is the same
+// Dropout once more.
 #include <cstring>
-#include <type_traits>
 
+#include "graph/halves.hpp"
 #include "graph/op.hpp"
+#include "graph/substitute.hpp"
 #include "ops/random/dropout.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
-#include "support/half.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -50,41 +51,35 @@ const Register kGrad({.name = "DropoutGrad",
                       .half_through_float = true,
                       .in_place_input = 0});
 
-/// DropoutGradAgain(dy, ratio, training_mode) {stream, seed}: bit for bit what DropoutGrad gives for the mask of the
-/// Dropout of that stream in the same run.
-Kernel prepare_again(PrepareContext& c) {
-  DType dtype = c.in(0).dtype;
-  std::int64_t n = c.in(0).size();
-  ScalarInput ratio(c, 1, dropout::kDefaultRatio);
-  ScalarInput training(c, 2, 1);
-  RandomStream stream(dropout::seed_of(c.node), c.node.attr_string("stream"));
-  return [=, where = c.node.label()](const KernelArgs& a) {
-    double r = training.read(a) == 0 ? 0 : dropout::checked_ratio(ratio.read(a), where);
-    if (r == 0) return pass_on(a, byte_size(dtype, n));
-    visit_float(dtype, [&]<class T>() {
-      using Real = std::conditional_t<sizeof(T) == 8, double, float>;
-      auto scale = static_cast<Real>(1 / (1 - r));
-      const T* dy = a.in<T>(0);
-      T* dx = a.out<T>(0);
-      if constexpr (std::is_same_v<T, float>) {
-        return dropout::keep_all_scaled(stream.next(), r, n, scale, dy, dx);
-      }
-      dropout::for_each_element(stream.next(), r, n, [=](std::int64_t i, bool keep) {
-        dx[i] = keep ? T(static_cast<Real>(dy[i]) * scale) : T(Real{0});
-      });
-    });
-  };
+std::optional<double> known_scalar(const Value* v, double otherwise) {
+  if (v == nullptr) return otherwise;
+  if (!v->constant || v->constant->size() != 1 || v->constant->dtype() == DType::string) return std::nullopt;
+  return read_scalar(v->constant->dtype(), v->constant->data());
 }
 
-const Register kAgain({.name = "DropoutGradAgain",
-                       .domain = "backpass",
-                       .doc = "gradient of Dropout by drawing its random numbers again, instead of keeping a mask",
-                       .inputs = {1, 3},
-                       .types = types::floats,
-                       .infer = rules::same_as_input,
-                       .prepare = prepare_again,
-                       .in_place_input = 0,
-                       .is_random = true});
+/// Operands mean the same; each operator has its own meaning of leaving one out.
+bool agree(const Value* a, double absent_a, const Value* b, double absent_b) {
+  if (a != nullptr && a == b) return true;
+  const std::optional<double> x = known_scalar(a, absent_a);
+  return x && x == known_scalar(b, absent_b);
+}
+
+/// Dropout itself, of what flows back: by the name of the first one it drops the same elements.
+std::optional<Substitute> without_mask(const Node& reader, const Value& mask) {
+  const Node* dropout = mask.producer;
+  if (dropout == nullptr || dropout->op != "Dropout" || !dropout->domain.empty()) return std::nullopt;
+  const bool fits = dropout->output(1) == &mask && reader.input(1) == &mask && reader.input(0) != &mask &&
+                    agree(reader.input(2), dropout::kDefaultRatio, dropout->input(1), dropout::kDefaultRatio) &&
+                    agree(reader.input(3), 1, dropout->input(2), 0);
+  if (!fits) return std::nullopt;
+  return Substitute{"",
+                    "Dropout",
+                    name_of_copy(*dropout),
+                    {reader.input(0), dropout->input(1), dropout->input(2)},
+                    dropout->attributes};
+}
+
+const RegisterSubstitute kWithout("com.microsoft", "DropoutGrad", without_mask);
 
 }  // namespace
 }  // namespace backpass

@@ -181,6 +181,13 @@ FEATURES = RNG.standard_normal((3, 4, 6)).astype(np.float32)
 INVERSE_ROOT = 1 / np.sqrt((FEATURES**2).mean(-1, keepdims=True) + ROUNDED)
 INVERSE_DEVIATION = 1 / np.sqrt(FEATURES.var(-1, keepdims=True) + ROUNDED)
 
+
+def batch_norm_factors(scale: Any, bias: Any, mean: Any, inverse: Any, rank: int) -> list[Any]:
+    """Shaped to be broadcast against [batch, channels, ...]."""
+    shape = (-1 if scale.size else 0, *[1] * (rank - 2))
+    return [v.reshape(shape) for v in (scale * inverse, bias - mean * scale * inverse)]
+
+
 ROWS = [
     Row(
         "Softmax",
@@ -388,5 +395,29 @@ ROWS = [
         outputs=3,
         oracle=invertible_grad,
         tol=1e-4,
+    ),
+    # What split_batch_norm makes of a batch normalisation.
+    Row(
+        "BatchNormFactors",
+        [case((n,), (n,), (n,), data(n, low=0.5, high=2), rank=rank) for n, rank in ((4, 4), (1, 2), (33, 3), (0, 4))],
+        domain="backpass",
+        dtypes=("float32", "float64"),
+        outputs=2,
+        oracle=batch_norm_factors,
+    ),
+    Row(
+        "MulAdd",
+        [
+            case((2, 4, 5), (4, 1), (4, 1)),
+            case((7, 33), (33,), (33,)),
+            case((3, 4), (3, 4), (3, 4)),
+            case((0, 4, 3), (4, 1), (4, 1)),
+            case((), (), ()),
+            case((2, 3, 700), (3, 1), ()),
+        ],
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(lambda x, factor, offset: x * factor + offset),
+        bench=case((16, 64, 32, 32), (64, 1, 1), (64, 1, 1)),
     ),
 ]
