@@ -34,7 +34,7 @@ std::optional<double> number(const Value* v) {
 bool is_number(const Value* v, double wanted) { return number(v) == wanted; }
 
 /// A sum over these axes; none: over all.
-bool is_sum(const Node* node, std::vector<std::int64_t> axes) {
+bool is_sum(const Node* node, const std::vector<std::int64_t>& axes) {
   if (!is_op(node, "ReduceSum") || node->attr_int("keepdims", 1) != 0) return false;
   const Value* given = node->input(1);
   if (given == nullptr) return axes.empty() && node->attr_int("noop_with_empty_axes", 0) == 0;
