@@ -37,6 +37,10 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
+/// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
+void fuse_attention(Graph& graph, Reports& reports);
+
 /// Dropout masks that only the gradient reads are not kept: it draws the random numbers again.
 void dropout_masks(Graph& graph, Reports& reports);
 
@@ -87,6 +91,7 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"dropout_masks", dropout_masks, Side::after, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"loss_probabilities", loss_probabilities, Side::after, Graphs::plans},
