@@ -39,24 +39,6 @@ bool is_identity(const Node* node) {
   return is_op(node, "Identity");
 }
 
-struct Factor {
-  Value* of;
-  double number;
-};
-
-/// What is multiplied or divided by a constant number in `node`.
-std::optional<Factor> factor_of(const Node* node) {
-  const bool divides = is_op(node, "Div");
-  if (!divides && !is_op(node, "Mul")) return std::nullopt;
-  for (std::size_t i = divides ? 1 : 0; i < 2; ++i) {
-    const std::optional<double> number = number_of(node->input(i));
-    Value* other = node->input(1 - i);
-    if (number && rank_of(other) > 0 && rank_of(node->input(i)) <= rank_of(other))
-      return Factor{other, divides ? 1 / *number : *number};
-  }
-  return std::nullopt;
-}
-
 /// Beside a shape, each of its extents is 1 or the same; of the last one always the same.
 bool masks(const Value* mask, const Shape& scores) {
   const std::size_t rank = rank_of(mask);
@@ -81,7 +63,6 @@ class Matcher {
     found_.dropout = take(dropped->producer);
     Value* scores = before_softmax(skip(found_.dropout->input(0)));
     if (scores == nullptr || !take_mask_and_product(scores)) return std::nullopt;
-    take_factors(found_.q), take_factors(found_.keys);
     return fits() ? std::optional(found_) : std::nullopt;
   }
 
@@ -110,8 +91,9 @@ class Matcher {
     Node* inner = x == nullptr ? nullptr : x->producer;
     if (!is_op(inner, "Where") || inner->input(0) != outer->input(0)) return nullptr;
     take(inner);
+    found_.flag = inner->input(0);
     if (!chooses) return is_unseen(inner->input(0), inner->input(2)) ? inner->input(2) : nullptr;
-    found_.mask = inner->input(0);
+    found_.mask = found_.flag;
     return is_lowest(inner->input(2)) ? inner->input(1) : nullptr;
   }
 
@@ -170,13 +152,6 @@ class Matcher {
     return true;
   }
 
-  void take_factors(Value*& operand) {
-    while (const std::optional<Factor> factor = factor_of(operand->producer)) {
-      found_.scale *= factor->number;
-      operand = factor->of;
-    }
-  }
-
   bool fits() const {
     const DType dtype = found_.q->type.dtype;
     const std::size_t rank = rank_of(found_.q);
@@ -202,6 +177,27 @@ class Matcher {
 
 }  // namespace
 
+std::optional<Factor> factor_of(const Node* node) {
+  const bool divides = is_op(node, "Div");
+  if (!divides && !is_op(node, "Mul")) return std::nullopt;
+  for (std::size_t i = divides ? 1 : 0; i < 2; ++i) {
+    const std::optional<double> number = number_of(node->input(i));
+    Value* other = node->input(1 - i);
+    if (number && rank_of(other) > 0 && rank_of(node->input(i)) <= rank_of(other))
+      return Factor{other, divides ? 1 / *number : *number};
+  }
+  return std::nullopt;
+}
+
 std::optional<WrittenAttention> match_attention(Node& result) { return Matcher(result).run(); }
+
+void take_factors(WrittenAttention& attention) {
+  for (Value** operand : {&attention.q, &attention.keys}) {
+    while (const std::optional<Factor> factor = factor_of((*operand)->producer)) {
+      attention.scale *= factor->number;
+      *operand = factor->of;
+    }
+  }
+}
 
 }  // namespace backpass
