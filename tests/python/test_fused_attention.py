@@ -1,4 +1,4 @@
-"""Attention with dropout as one operator: the parts it was written in draw the same numbers, and torch given the mask."""
+"""Attention with dropout as one operator, against the parts, which draw the same numbers, and torch, given the mask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 11
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`form`: what is done to scores before softmax. `moved`: heads come from behind the lengths, as in torch modules."""
+    """`form`: what is done to scores before softmax. `moved`: heads come from behind lengths, as in modules."""
 
     form: str = "bare"
     batch: int = 2
