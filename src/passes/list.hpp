@@ -38,6 +38,10 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
+/// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
+void fuse_attention(Graph& graph, Reports& reports);
+
 /// A loss over many classes computes its scores itself, some rows at a time, and its gradients with them: the scores of
 /// all rows are never there together. See ops/losses/linear_cross_entropy.cpp.
 void chunk_loss(Graph& graph, Reports& reports);
@@ -67,6 +71,7 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
     {"keep_less", keep_less, Side::after, Graphs::plans},

@@ -36,6 +36,7 @@ class Numbering {
 bool is_plain(const Value* v) { return v == nullptr || (v->type.is_tensor() && v->type.dtype != DType::string); }
 
 StepKind kind_of(const Node& node) {
+  if (node.def == nullptr) return StepKind::late;  // in a branch that is never taken
   const OpDef& def = *node.def;
   if (def.is_pause) return StepKind::pause;
   if (!node.subgraphs.empty()) return StepKind::control;

@@ -108,7 +108,7 @@ class Repeating {
 bool is_repeatable(const Node& node) {
   if (node.def == nullptr || node.def->prepare == nullptr || !node.subgraphs.empty()) return false;
   if (is_batch_norm(node) && !have_one_type(node)) return false;
-  return !node.def->is_random || node.def->is_one_pass;
+  return !node.def->is_random || node.def->is_one_pass || node.has_attribute("stream");
 }
 
 std::size_t input_of_copy(const Node& node, std::size_t i) {

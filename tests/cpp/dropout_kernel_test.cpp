@@ -32,6 +32,24 @@ TEST(DropoutKernel, BitsAreThoseOfEachElement) {
   });
 }
 
+TEST(DropoutKernel, FlagsAreDrawnFromAnywhere) {
+  const Philox random(7, 3);
+  on_every_target([&] {
+    for (std::uint32_t threshold : {0U, 0x40000000U, 0x80000001U, 0xffffffffU}) {
+      for (std::int64_t first : {0, 1, 2, 3, 4, 129, 8191}) {
+        for (std::int64_t n : kSizes) {
+          const std::unique_ptr<bool[]> room(new bool[static_cast<std::size_t>(n) + 3]);
+          const bool* kept = draw_kept(random, first, n, threshold, room.get());
+          for (std::int64_t i = 0; i < n; ++i) {
+            ASSERT_EQ(kept[i], random.bits(static_cast<std::uint64_t>(first + i)) >= threshold)
+                << "first " << first << ", n " << n << ", element " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(DropoutKernel, KeptElementsAreScaled) {
   const Philox random(7, 3);
   on_every_target([&] {

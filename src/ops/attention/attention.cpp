@@ -1,4 +1,5 @@
-// Attention: scaled dot-product attention with masks, windows, shared key heads and a key/value cache.
+// Attention: scaled dot-product attention with masks, windows, shared key heads and a key/value cache. FusedAttention:
+// the same with dropout of the probabilities, (Attention's inputs, ratio, training_mode) {stream, seed, unseen_is_nan}.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,7 +14,7 @@
 namespace backpass {
 namespace {
 
-enum Input : std::size_t { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths };
+enum Input : std::size_t { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths, kRatio, kTraining };
 enum Output : std::size_t { kY, kPresentKey, kPresentValue, kScores };
 
 /// Extents of Q, K or V as heads, whatever the rank.
@@ -71,6 +72,9 @@ void check_types(const InferContext& c) {
   if (c.has_input(kLengths))
     c.require(c.dtype(kLengths) == DType::int64, "element type of nonpad_kv_seqlen: got ", name_of(c.dtype(kLengths)),
               ", expected int64");
+  if (c.has_input(kTraining))
+    c.require(c.dtype(kTraining) == DType::boolean, "element type of training_mode: got ", name_of(c.dtype(kTraining)),
+              ", expected bool");
 }
 
 // The extents of the mask, aligned to the right, are 1 or those of the scores; the last may be shorter.
@@ -187,6 +191,8 @@ Kernel prepare_typed(PrepareContext& c) {
   const bool has_mask = c.has_input(kMask);
   const bool is_bool = has_mask && c.in(kMask).dtype == DType::boolean;
   if (has_mask) fixed.mask_strides = mask_strides(c.in(kMask).dims), fixed.mask_len = c.in(kMask).dims.back();
+  const DropoutInputs dropout(c, kRatio, kTraining);
+  const bool has_lengths = c.has_input(kLengths);
   const std::size_t inputs = c.inputs.size();
   const std::size_t outputs = c.outputs.size();
   return [=, label = c.node.label()](const KernelArgs& args) {
@@ -202,7 +208,8 @@ Kernel prepare_typed(PrepareContext& c) {
     t.v = cached(values, kV, kPastValue, kPresentValue);
     if (has_mask && is_bool) t.chosen_mask = args.in<bool>(kMask);
     if (has_mask && !is_bool) t.added_mask = in(kMask);
-    if (kLengths < inputs) t.kv_lengths = args.in<std::int64_t>(kLengths);
+    t.dropout = dropout.read(args);
+    if (has_lengths) t.kv_lengths = args.in<std::int64_t>(kLengths);
     check_kv_lengths(label, t.kv_lengths, shape);
     attention<T>(shape, t);
   };
@@ -214,19 +221,34 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register attention_op{
-    {.name = "Attention",
-     .since = 25,
-     .doc = "Scaled dot-product attention with masks, windows, shared key heads and a cache.",
-     .inputs = {3, 7},
-     .outputs = {1, 4},
-     .types = types::floats,
-     .infer = infer,
-     .prepare = prepare,
-     .gradient = attention_gradient,
-     .fused_gradient = attention_fused_gradient,
-     .half_through_float = true,
-     .flops = [](const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 2); }}};
+Dim operations(const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 2); }
+
+const Register attention_op{{.name = "Attention",
+                             .since = 25,
+                             .doc = "Scaled dot-product attention with masks, windows, shared key heads and a cache.",
+                             .inputs = {3, 7},
+                             .outputs = {1, 4},
+                             .types = types::floats,
+                             .infer = infer,
+                             .prepare = prepare,
+                             .gradient = attention_gradient,
+                             .fused_gradient = attention_fused_gradient,
+                             .half_through_float = true,
+                             .flops = operations}};
+
+const Register fused_attention_op{{.name = "FusedAttention",
+                                   .domain = "backpass",
+                                   .doc = "Attention with dropout of the probabilities, which are nowhere kept.",
+                                   .inputs = {3, 9},
+                                   .outputs = {1, 1},
+                                   .types = types::floats,
+                                   .infer = infer,
+                                   .prepare = prepare,
+                                   .gradient = attention_gradient,
+                                   .fused_gradient = attention_fused_gradient,
+                                   .half_through_float = true,
+                                   .is_random = true,
+                                   .flops = operations}};
 
 }  // namespace
 }  // namespace backpass

@@ -1,5 +1,6 @@
 // AttentionGrad(dY, Q, K, V, attn_mask, nonpad_kv_seqlen) -> dQ, dK, dV: gradient of Attention, whose attributes it
-// has, where there are no keys of earlier runs.
+// has, where there are no keys of earlier runs. FusedAttentionGrad(..., ratio, training_mode): that of FusedAttention,
+// which draws again what was dropped.
 #include <utility>
 
 #include "graph/op.hpp"
@@ -11,7 +12,7 @@
 namespace backpass {
 namespace {
 
-enum Input : std::size_t { kDy, kQ, kK, kV, kMask, kLengths };
+enum Input : std::size_t { kDy, kQ, kK, kV, kMask, kLengths, kRatio, kTraining };
 
 void infer(InferContext& c) {
   for (std::size_t k = 0; k < 3; ++k) c.set_dtype(k, c.dtype(kQ + k));
@@ -36,11 +37,13 @@ Kernel prepare_typed(PrepareContext& c) {
   const bool chooses = has_mask && c.in(kMask).dtype == DType::boolean;
   if (has_mask) fixed.mask_strides = mask_strides(c.in(kMask).dims), fixed.mask_len = c.in(kMask).dims.back();
   const bool has_lengths = c.has_input(kLengths);
+  const DropoutInputs dropout(c, kRatio, kTraining);
   return [=, label = c.node.label()](const KernelArgs& args) {
     AttentionTensors<T> t = fixed;
     t.q = args.in<T>(kQ), t.k = args.in<T>(kK), t.v = args.in<T>(kV);
     if (chooses) t.chosen_mask = args.in<bool>(kMask);
     if (has_mask && !chooses) t.added_mask = args.in<T>(kMask);
+    t.dropout = dropout.read(args);
     if (has_lengths) t.kv_lengths = args.in<std::int64_t>(kLengths);
     check_kv_lengths(label, t.kv_lengths, shape);
     attention_backward<T>(shape, t, {args.in<T>(kDy), args.out<T>(0), args.out<T>(1), args.out<T>(2)});
@@ -53,18 +56,32 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-const Register attention_grad{
-    {.name = "AttentionGrad",
-     .domain = "backpass",
-     .since = 1,
-     .doc = "Gradient of Attention.",
-     .inputs = {4, 6},
-     .outputs = {3, 3},
-     .types = types::floats,
-     .infer = infer,
-     .prepare = prepare,
-     .half_through_float = true,
-     .flops = [](const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 5); }}};
+Dim operations(const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 5); }
+
+const Register attention_grad{{.name = "AttentionGrad",
+                               .domain = "backpass",
+                               .since = 1,
+                               .doc = "Gradient of Attention.",
+                               .inputs = {4, 6},
+                               .outputs = {3, 3},
+                               .types = types::floats,
+                               .infer = infer,
+                               .prepare = prepare,
+                               .half_through_float = true,
+                               .flops = operations}};
+
+const Register fused_attention_grad{{.name = "FusedAttentionGrad",
+                                     .domain = "backpass",
+                                     .since = 1,
+                                     .doc = "Gradient of FusedAttention, by drawing its random numbers again.",
+                                     .inputs = {4, 8},
+                                     .outputs = {3, 3},
+                                     .types = types::floats,
+                                     .infer = infer,
+                                     .prepare = prepare,
+                                     .half_through_float = true,
+                                     .is_random = true,
+                                     .flops = operations}};
 
 }  // namespace
 }  // namespace backpass

@@ -7,6 +7,7 @@
 #include "kernels/gemm_simd.hpp"
 #include "kernels/normalize.hpp"
 #include "kernels/thread_buffer.hpp"
+#include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "ops/attention/attention_rows.hpp"
 #include "support/parallel.hpp"
@@ -107,14 +108,19 @@ class KeyHead {
     stride_ = round_up(count, kLine) + kLine;
     T* slope = thread_buffer<T, kSlopes>(rows * stride_);
     T factors[kQueries];
-    const T* p = weights(mask, first, rows, keys, q, factors);
+    T* p = weights(mask, first, rows, keys, q, factors);
     gemm_.multiply(rows, count, s_.v_head, dy.data, dy.stride, values_across_ + keys.begin * s_.v_head,
                    s_.v_head * gemm_.panel, slope, stride_, {});
-    add_values(p, dy, factors, rows, keys);
+    const DropoutRows<T> dropout(s_, t_.dropout, b_, h);
     for (std::int64_t i = 0; i < rows; ++i) {
-      score_gradient(p + i * stride_, factors[i], slope + i * stride_, count);
+      T* row = slope + i * stride_;
+      const bool* kept = t_.dropout.drops ? dropout.kept(first + i, keys) : nullptr;
+      if (kept != nullptr) dropout.drop(kept, count, row);
+      score_gradient(p + i * stride_, factors[i], row, count);
+      if (kept != nullptr) dropout.drop(kept, count, p + i * stride_);
       if (s_.softcap > 0) uncap(slope + i * stride_, i * stride_, count);
     }
+    add_values(p, dy, factors, rows, keys);
     set_query_gradient(slope, rows, keys, dq);
     const T* packed = pack_rows(q.data, q.stride, rows, s_.head);
     gemm_.multiply_transposed(count, s_.head, rows, slope, stride_, packed, rows * gemm_.panel,
@@ -122,9 +128,9 @@ class KeyHead {
   }
 
   /// exp(score - largest) of a block of queries, zero throughout a row that sees no key, and one over the sum of each
-  /// row.
-  const T* weights(const AttentionMask<T>& mask, std::int64_t first, std::int64_t rows, KeyRange keys, const Rows<T>& q,
-                   T* factors) {
+  /// row (of such a row zero, or infinity where its probabilities are no numbers).
+  T* weights(const AttentionMask<T>& mask, std::int64_t first, std::int64_t rows, KeyRange keys, const Rows<T>& q,
+             T* factors) {
     const std::int64_t count = keys.end - keys.begin;
     T* p = thread_buffer<T, kWeights>(rows * stride_);
     gemm_.multiply(rows, count, s_.head, q.data, q.stride, keys_across_ + keys.begin * s_.head, s_.head * gemm_.panel,
@@ -137,7 +143,7 @@ class KeyHead {
       T largest = -std::numeric_limits<T>::infinity();
       T rescale = 1;
       const T sum = continue_softmax(row, count, largest, rescale);
-      factors[i] = sum == 0 ? T(0) : 1 / sum;
+      factors[i] = sum == 0 && !s_.unseen_is_nan ? T(0) : 1 / sum;
     }
     return p;
   }

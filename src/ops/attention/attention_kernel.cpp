@@ -6,6 +6,7 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/gemm.hpp"
+#include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "support/parallel.hpp"
 
@@ -26,6 +27,7 @@ class QueryBlock {
       : s_(shape),
         t_(tensors),
         mask_(shape, tensors, b, h),
+        dropout_(shape, tensors.dropout, b, h),
         b_(b),
         h_(h),
         first_(first),
@@ -85,6 +87,7 @@ class QueryBlock {
     sum_[i] = sum_[i] * rescale + sum;
     if (!is_first && rescale != 1) scale_output(i, rescale);
     record(ScoreStage::probability, i, row);
+    if (t_.dropout.drops) dropout_.drop(dropout_.kept(first_ + i, keys), count, row);
   }
 
   void record(ScoreStage stage, std::int64_t i, const T* row) const {
@@ -101,7 +104,8 @@ class QueryBlock {
   }
 
   void finish(std::int64_t i) {
-    if (sum_[i] == 0) return std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0)), void();
+    const bool is_zero = !s_.unseen_is_nan || s_.kv_len == 0;
+    if (sum_[i] == 0 && is_zero) return std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0)), void();
     scale_output(i, 1 / sum_[i]);
   }
 
@@ -114,6 +118,7 @@ class QueryBlock {
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
   AttentionMask<T> mask_;
+  DropoutRows<T> dropout_;
   std::int64_t b_, h_, first_, rows_;
   const T *q_, *k_, *v_;
   T* y_;

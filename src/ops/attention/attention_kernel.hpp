@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "support/philox.hpp"
+
 namespace backpass {
 
 /// Elements between neighbours along each axis; the innermost axis is contiguous.
@@ -26,6 +28,16 @@ struct AttentionShape {
   bool causal = false;
   std::int64_t left_window = -1;  ///< -1: unbounded
   std::int64_t right_window = -1;
+  bool unseen_is_nan = false;  ///< what a query that may attend no key gives: no number, as Softmax; or zeros
+};
+
+/// Which probabilities are dropped: those whose random bits, by their place in [batch, q_heads, q_len, kv_len], are
+/// below the threshold. The others are multiplied by `scale`.
+struct AttentionDropout {
+  bool drops = false;
+  Philox random{0, 0};
+  std::uint32_t threshold = 0;
+  double scale = 1;
 };
 
 enum class ScoreStage : std::uint8_t { product, capped, masked, probability };
@@ -46,11 +58,12 @@ struct AttentionTensors {
   /// Valid keys per batch item, each in [0, kv_len]; queries are then the last ones of them. May be null.
   const std::int64_t* kv_lengths = nullptr;
 
+  AttentionDropout dropout;
+
   T* scores = nullptr;  ///< [batch, q_heads, q_len, kv_len] at `stage`, or null
   ScoreStage stage = ScoreStage::product;
 };
 
-/// A query that may attend no key gives zeros.
 template <class T>
 void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors);
 

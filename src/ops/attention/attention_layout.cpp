@@ -28,6 +28,7 @@ AttentionShape attention_shape(const Node& node, const HeadTensor& q, const Head
   s.scale = node.has_attribute("scale") ? static_cast<double>(node.attr_float("scale", 0))
                                         : 1 / std::sqrt(static_cast<double>(q.size));
   s.softcap = node.attr_float("softcap", 0);
+  s.unseen_is_nan = node.attr_int("unseen_is_nan", 0) != 0;
   s.causal = node.attr_int("is_causal", 0) != 0;
   s.left_window = std::min(node.attr_int("left_window_size", -1), s.kv_len + s.q_len);
   s.right_window = std::min(node.attr_int("right_window_size", -1), s.kv_len + s.q_len);
@@ -38,6 +39,18 @@ void check_kv_lengths(const std::string& label, const std::int64_t* lengths, con
   for (std::int64_t b = 0; lengths != nullptr && b < shape.batch; ++b)
     if (lengths[b] < 0 || lengths[b] > shape.kv_len)
       fail(label, " nonpad_kv_seqlen[", b, "]: got ", lengths[b], ", expected 0 to ", shape.kv_len);
+}
+
+DropoutInputs::DropoutInputs(const PrepareContext& c, std::size_t ratio, std::size_t training)
+    : ratio_(c, ratio, dropout::kDefaultRatio),
+      training_(c, training, 0),
+      stream_(dropout::seed_of(c.node), c.node.attr_string("stream", dropout::stream_name(c.node))),
+      where_(c.node.label()) {}
+
+AttentionDropout DropoutInputs::read(const KernelArgs& a) const {
+  const double ratio = training_.read(a) == 0 ? 0 : dropout::checked_ratio(ratio_.read(a), where_);
+  if (ratio == 0) return {};
+  return {true, stream_.next(), dropout::threshold(ratio), 1 / (1 - ratio)};
 }
 
 }  // namespace backpass

@@ -1,8 +1,10 @@
-// How Attention and its gradient find heads in memory.
+// How Attention and its gradient find heads in memory, and what their inputs say.
 #pragma once
 
 #include "graph/op.hpp"
 #include "ops/attention/attention_kernel.hpp"
+#include "ops/random/dropout.hpp"
+#include "ops/read_scalar.hpp"
 
 namespace backpass {
 
@@ -24,5 +26,18 @@ AttentionShape attention_shape(const Node& node, const HeadTensor& q, const Head
 
 /// Fails unless each is in [0, keys].
 void check_kv_lengths(const std::string& label, const std::int64_t* lengths, const AttentionShape& shape);
+
+/// What ratio and training_mode say, as Dropout reads them. The attribute `stream` names the random numbers of the
+/// Dropout that it stands for; without it, the node does.
+class DropoutInputs {
+ public:
+  DropoutInputs(const PrepareContext& c, std::size_t ratio, std::size_t training);
+  AttentionDropout read(const KernelArgs& a) const;  ///< for the run at hand
+
+ private:
+  ScalarInput ratio_, training_;
+  RandomStream stream_;
+  std::string where_;
+};
 
 }  // namespace backpass

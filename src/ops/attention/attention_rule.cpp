@@ -8,13 +8,14 @@
 #include "gradient/product_rule.hpp"
 #include "gradient/standardize_rule.hpp"
 #include "ops/attention/attention_parts.hpp"
+#include "ops/random/dropout.hpp"
 
 namespace backpass {
 namespace {
 
 using attention_parts::extent;
 
-enum Input : std::size_t { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths };
+enum Input : std::size_t { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths, kRatio, kTraining };
 enum Stage : std::int64_t { kProduct, kCapped, kMasked, kProbability };
 
 class AttentionWriter {
@@ -29,7 +30,7 @@ class AttentionWriter {
     Value* keys = attention_parts::repeat_heads(g_, k, q_);
     Value* values = attention_parts::repeat_heads(g_, v, q_);
     Value* product = g_.mul(g_.matmul(q_, swap_last_axes(g_, keys)), attention_parts::scale_for(g_, q_));
-    Value* y = g_.matmul(weights(product), values);
+    Value* y = g_.matmul(dropped(weights(product)), values);
     if (packed) y = attention_parts::join_last_axes(g_, g_.transpose(y, {0, 2, 1, 3}));
     const Value* q = node_.input(kQ);
     return {g_.cast_like(y, q), g_.cast_like(k, node_.input(kK)), g_.cast_like(v, node_.input(kV)),
@@ -59,13 +60,23 @@ class AttentionWriter {
     }
     record(kCapped, scores);
     Value* masked = record(kMasked, mask(scores));
-    if (masked == scores) return record(kProbability, softmax(scores));
+    if (masked == scores || node_.attr_int("unseen_is_nan", 0) != 0) return record(kProbability, softmax(masked));
     // A query that sees no key gives zeros, and nothing flows back from it.
     Value* lowest = g_.number(-std::numeric_limits<double>::infinity(), masked);
     Value* best = g_.op("ReduceMax", {masked, g_.b.ints({-1})}, {{"keepdims", std::int64_t{1}}});
     Value* sees = g_.greater(best, lowest);
     Value* probabilities = softmax(g_.where(sees, masked, g_.zero(masked)));
     return record(kProbability, g_.where(sees, probabilities, g_.zero(masked)));
+  }
+
+  /// By a Dropout of the same name, which draws the same numbers.
+  Value* dropped(Value* probabilities) {
+    if (node_.input(kTraining) == nullptr) return probabilities;
+    AttributeList attributes;
+    if (node_.has_attribute("seed")) attributes.emplace_back("seed", node_.attr_int("seed"));
+    Value* result = g_.op("Dropout", {probabilities, node_.input(kRatio), node_.input(kTraining)}, attributes);
+    result->producer->name = node_.attr_string("stream", dropout::stream_name(node_));
+    return result;
   }
 
   Value* softmax(Value* a) { return g_.op("Softmax", {a}, {{"axis", std::int64_t{-1}}}); }
@@ -145,11 +156,15 @@ void attention_gradient(GradientContext& g) {
 
 void attention_fused_gradient(GradientContext& g) {
   const bool only_y = g.has_dy(0) && !g.has_dy(1) && !g.has_dy(2) && !g.has_dy(3);
-  if (!only_y || g.has_input(kPastKey) || g.wants(kMask)) return attention_gradient(g);
+  if (!only_y || g.has_input(kPastKey) || g.wants(kMask) || g.wants(kRatio)) return attention_gradient(g);
   AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
   std::erase_if(attributes, [](const auto& entry) { return entry.first == "qk_matmul_output_mode"; });
   std::vector<Value*> inputs{g.dy(0), g.x(kQ), g.x(kK), g.x(kV), g.node.input(kMask), g.node.input(kLengths)};
-  std::vector<Value*> d = g.b.ops("AttentionGrad", std::move(inputs), 3, attributes, "backpass");
+  const bool draws = g.has_input(kTraining);
+  if (draws) inputs.insert(inputs.end(), {g.node.input(kRatio), g.node.input(kTraining)});
+  if (draws && !g.node.has_attribute("stream")) attributes.emplace_back("stream", dropout::stream_name(g.node));
+  std::vector<Value*> d =
+      g.b.ops(draws ? "FusedAttentionGrad" : "AttentionGrad", std::move(inputs), 3, attributes, "backpass");
   for (std::size_t i = 0; i < d.size(); ++i) g.set(i, d[i]);
 }
 

@@ -106,16 +106,53 @@ void bits_of(const Philox& random, std::uint64_t first, std::size_t n, std::uint
   each_element(random, first, done, n, [=](std::size_t i, std::uint32_t v) { bits[i] = v; });
 }
 
+/// Unsigned numbers less than a limit: with the top bit flipped, unsigned order is signed order.
+class Below {
+ public:
+  explicit Below(std::uint32_t limit) : limit_(hn::BitCast(kSigned, hn::Set(D32(), limit ^ kTop))) {}
+  HWY_INLINE hn::Mask<D32> operator()(V32 bits) const {
+    return hn::RebindMask(D32(), hn::Lt(hn::BitCast(kSigned, hn::Xor(bits, hn::Set(D32(), kTop))), limit_));
+  }
+
+ private:
+  static constexpr hn::RebindToSigned<D32> kSigned{};
+  static constexpr std::uint32_t kTop = std::uint32_t{1} << 31;
+  hn::Vec<hn::RebindToSigned<D32>> limit_;
+};
+
+#if HWY_TARGET != HWY_SCALAR
+
+void kept_of(const Philox& random, std::uint64_t first, std::size_t n, std::uint32_t threshold,
+             std::uint8_t* HWY_RESTRICT kept) {
+  const hn::Rebind<std::uint8_t, D32> bytes;
+  const Below dropped(threshold);
+  auto flags = [=](V32 bits)
+                   HWY_ATTR { return hn::TruncateTo(bytes, hn::IfThenZeroElse(dropped(bits), hn::Set(D32(), 1))); };
+  const std::size_t done = each_vector(
+      random, first, n, [=](std::size_t i, V32 bits) HWY_ATTR { hn::StoreU(flags(bits), bytes, kept + i); });
+  if (done == n) return;
+  std::uint8_t rest[8 * hn::MaxLanes(D64())];  // one whole step is cheaper than a few elements one by one
+  std::uint8_t* to = rest;
+  each_vector(random, first + done, 8 * hn::Lanes(D64()),
+              [=](std::size_t i, V32 bits) HWY_ATTR { hn::StoreU(flags(bits), bytes, to + i); });
+  std::copy_n(rest, n - done, kept + done);
+}
+
+#else
+
+void kept_of(const Philox& random, std::uint64_t first, std::size_t n, std::uint32_t threshold, std::uint8_t* kept) {
+  each_element(random, first, 0, n, [=](std::size_t i, std::uint32_t bits) { kept[i] = bits >= threshold ? 1 : 0; });
+}
+
+#endif
+
 void keep_f32(const Philox& random, std::uint64_t first, std::size_t n, std::uint32_t threshold, float scale,
               const float* x, float* y) {
   const hn::ScalableTag<float> d;
-  const hn::RebindToSigned<D32> signed_d;
-  constexpr std::uint32_t kTop = std::uint32_t{1} << 31;  // flipped, unsigned order is signed order
-  const auto top = hn::Set(D32(), kTop);
-  const auto least = hn::BitCast(signed_d, hn::Set(D32(), threshold ^ kTop));
+  const Below below(threshold);
   const auto factor = hn::Set(d, scale);
   const std::size_t done = each_vector(random, first, n, [=](std::size_t i, V32 bits) HWY_ATTR {
-    const auto dropped = hn::RebindMask(d, hn::Lt(hn::BitCast(signed_d, hn::Xor(bits, top)), least));
+    const auto dropped = hn::RebindMask(d, below(bits));
     hn::StoreU(hn::IfThenZeroElse(dropped, hn::Mul(hn::LoadU(d, x + i), factor)), d, y + i);
   });
   each_element(random, first, done, n,
@@ -163,6 +200,7 @@ HWY_AFTER_NAMESPACE();
 namespace backpass {
 
 HWY_EXPORT(bits_of);
+HWY_EXPORT(kept_of);
 HWY_EXPORT(keep_f32);
 HWY_EXPORT(keep_where_f32);
 HWY_EXPORT(keep_where_f64);
@@ -175,6 +213,14 @@ void keep_scaled(const Philox& random, std::int64_t first, std::int64_t n, std::
                  const float* x, float* y) {
   HWY_DYNAMIC_DISPATCH(keep_f32)
   (random, static_cast<std::uint64_t>(first), static_cast<std::size_t>(n), threshold, scale, x, y);
+}
+
+const bool* draw_kept(const Philox& random, std::int64_t first, std::int64_t n, std::uint32_t threshold, bool* room) {
+  const std::int64_t lead = first % 4;
+  HWY_DYNAMIC_DISPATCH(kept_of)
+  (random, static_cast<std::uint64_t>(first - lead), static_cast<std::size_t>(n + lead), threshold,
+   reinterpret_cast<std::uint8_t*>(room));
+  return room + lead;
 }
 
 void keep_where(const bool* kept, std::int64_t n, float scale, const float* x, float* y) {

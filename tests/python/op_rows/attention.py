@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from op_case import FLOATS, REALS, Case, Row, case, data
+from op_case import FLOATS, REALS, Case, Row, case, const, data
 from op_oracle import from_torch
 from torch.nn import functional
 
@@ -76,6 +76,12 @@ def in_torch(q: Any, k: Any, v: Any, mask: Any = None, is_causal: int = 0, scale
     )
 
 
+def without_dropout(q: Any, k: Any, v: Any, mask: Any = None, *_: Any, **attrs: Any) -> torch.Tensor:
+    """Not in training, whatever the ratio."""
+    return in_torch(q, k, v, mask, **attrs)
+
+
+NOT_TRAINING = [None, None, None, const(0.4, "row"), const(False)]
 PAST = [(2, 2, 37, 8), (2, 2, 37, 8)]
 
 ROWS = [
@@ -126,6 +132,20 @@ ROWS = [
             for mode, cap, attrs in [(0, 0.0, {}), (1, 3.0, {"is_causal": 1}), (2, 0.0, {}), (3, 2.0, {"is_causal": 1})]
         ],
         name="Attention-cache",
+    ),
+    Row(
+        "FusedAttention",
+        [
+            heads(2, 4, 2, 3, 5, 4, v_size=3),
+            heads(1, 2, 2, 4, 4, 3, None, *NOT_TRAINING, is_causal=1),
+            heads(2, 2, 1, 3, 4, 2, (2, 1, 3, 4), *NOT_TRAINING, scale=0.3),
+            heads(1, 2, 2, 3, 4, 2, SEEN, *NOT_TRAINING),
+        ],
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(without_dropout),
+        grad=[0, 1, 2, 3],
+        bench=heads(4, 8, 8, 256, 256, 64, None, None, None, None, const(0.1, "row"), const(True)),
     ),
     Row(
         "RotaryEmbedding",
