@@ -1,95 +1,88 @@
-"""Training steps of PyTorch modules within memory budgets: planned peak and processor time for shares of what
-they would take.
+"""Training steps of PyTorch modules within memory budgets: for shares of what they would take, the planned peak, the
+growth of resident memory, and the processor time of a step, processes taking turns.
 
-python benchmarks/memory_budget.py                        the networks of torch_networks.py, taking turns within a run
+python benchmarks/memory_budget.py                        the networks of memory.py (--write: also into docs/memory.md)
 python benchmarks/memory_budget.py --networks gpt2 --shares 0.5 0.33 --turns 3
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import logging
-import statistics
-import time
-import warnings
-from typing import Any
+import re
 
 import torch
-from backpass import InvalidInput, ORTModule
-from backpass.ortmodule import RuntimeOptions
-from torch_networks import NETWORKS, bert, make
+from memory_process import MEGABYTE, ROWS, MemoryProcess, take_turns, write_table
+from torch_networks import NETWORKS
 
-DEFAULT = ["bert_classify", "gpt2", "resnet18", "tutorial"]
-NETWORKS["bert_deep"] = lambda p: bert(False, p, 12, 512, 8, 128)
-SHARES = [1 / 2, 1 / 3, 1 / 5]
+SHARES = [1 / 3, 1 / 5]
+TITLES = ["network", "share", "planned", "to all", "values", "to all", "step", "to all", "made again"]
 
 
-class Trained:
-    """One network within one budget."""
-
-    def __init__(self, network: str, share: float, threads: int, dropout: float) -> None:
-        module, self.inputs = make(network, dropout)
-        self.module = ORTModule(copy.deepcopy(module), options=RuntimeOptions(max_memory=share, num_threads=threads))
-        self.share = share
-        self.times: list[float] = []
-        self.step()
-
-    def step(self) -> float:
-        began = time.process_time()  # of all threads: other programs do not count
-        torch.manual_seed(1)
-        self.module(*self.inputs).backward()
-        self.module.zero_grad()
-        return time.process_time() - began
-
-    def chosen(self) -> str:
-        (variant,) = self.module._manager.variants
-        session = next(iter(variant.graphs.values())).session
-        lines = [r.what for r in session.pass_reports() if r.pass_name == "recompute"]
-        seconds = {t.pass_name: t.seconds for t in session.pass_times()}.get("recompute", 0)
-        return f"{lines[0]}; decided in {seconds:.2f} s" if lines else "nothing is made again"
-
-    def turn(self, steps: int) -> None:
-        self.step()
-        self.times += [self.step() for _ in range(steps)]
+def start(network: str, share: float, options: argparse.Namespace) -> MemoryProcess | str:
+    """Or why there is no such plan."""
+    budget = {"max_memory": share} if share else {}
+    try:
+        return MemoryProcess("backpass", network, options.threads, options.dropout, **budget)
+    except RuntimeError as error:
+        refused = re.search(r"max_memory: got .*? of \d+ bytes, expected at least (\S+);", str(error))
+        if refused is None:
+            raise
+        return refused[1]
 
 
-def compare(network: str, shares: list[float], arguments: Any) -> None:
-    plain = Trained(network, 0, arguments.threads, arguments.dropout)
-    rivals = [plain]
-    for share in shares:
-        try:
-            rivals.append(Trained(network, share, arguments.threads, arguments.dropout))
-        except InvalidInput as error:
-            print(f"{network:14} {share:5.2f}  {error}", flush=True)
-    for turn in range(arguments.turns):
-        for rival in rivals if turn % 2 == 0 else reversed(rivals):
-            rival.turn(arguments.steps)
-    base = statistics.median(plain.times)
-    for rival in rivals:
-        spent = statistics.median(rival.times)
-        print(
-            f"{network:14} {rival.share or 1:5.2f}  {1e3 * spent:8.1f} ms  {spent / base:5.2f}  {rival.chosen()}",
-            flush=True,
-        )
+def row(network: str, share: float, budget: MemoryProcess, plain: MemoryProcess) -> str:
+    step, base = min(budget.times), min(plain.times)
+    cells = [network, f"{share:.2f}" if share else "all"]
+    for some, whole in ((budget.planned, plain.planned), (budget.values, plain.values)):
+        cells += [f"{some / MEGABYTE:.1f}", f"{some / whole:.2f}"]
+    cells += [f"{1e3 * step:.0f} ms", f"{step / base:.2f}", made_again(budget)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def made_again(budget: MemoryProcess) -> str:
+    found = [re.search(r"(\d+ values kept, \d+ made again), about (.*) more work", note) for note in budget.notes]
+    return next((f"{m[1]}: {m[2]} expected" for m in found if m), "")
+
+
+def compare(network: str, options: argparse.Namespace) -> list[str]:
+    plain = start(network, 0, options)
+    assert isinstance(plain, MemoryProcess)
+    found = {share: start(network, share, options) for share in options.shares}
+    rivals = [rival for rival in found.values() if isinstance(rival, MemoryProcess)]
+    take_turns([plain, *rivals], options.turns, options.steps)
+    lines = [row(network, 0, plain, plain)]
+    for share, rival in found.items():
+        if isinstance(rival, str):
+            cells = [network, f"{share:.2f}", f"least share: {rival}", *[""] * (len(TITLES) - 3)]
+            lines.append("| " + " | ".join(cells) + " |")
+        else:
+            lines.append(row(network, share, rival, plain))
+    return lines
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--networks", nargs="+", choices=NETWORKS, default=["bert_classify", "gpt2", "resnet18", "tutorial"]
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=ROWS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    for network in arguments.networks:
-        compare(network, arguments.shares, arguments)
+    parser.add_argument("--write", action="store_true", help="also put the table into docs/memory.md")
+    options = parser.parse_args()
+    lines = [
+        f"Megabytes; least processor time of {options.turns * options.steps} steps; {options.threads} threads.",
+        "",
+        "| " + " | ".join(TITLES) + " |",
+        "| --- " * 2 + "| ---: " * (len(TITLES) - 3) + "| --- |",
+    ]
+    print(*lines, sep="\n", flush=True)
+    for network in options.networks:
+        rows = compare(network, options)
+        print(*rows, sep="\n", flush=True)
+        lines += rows
+    if options.write:
+        write_table("budgets", lines)
 
 
 if __name__ == "__main__":

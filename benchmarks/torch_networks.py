@@ -117,6 +117,38 @@ def resnet18(dropout: float) -> Made:
     return ResNet18(), (torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)))
 
 
+class UNet(nn.Module):
+    """Four levels down and up again, two convolutions at each, joined level by level."""
+
+    def __init__(self, width: int = 32, levels: int = 4, classes: int = 4) -> None:
+        super().__init__()
+        widths = [width << level for level in range(levels + 1)]
+        self.down = nn.ModuleList(self.convolutions(a, b) for a, b in pairwise([3, *widths]))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(widths))
+        self.joined = nn.ModuleList(self.convolutions(2 * a, a) for a in widths[:-1])
+        self.scores = nn.Conv2d(width, classes, 1)
+
+    @staticmethod
+    def convolutions(inputs: int, outputs: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for width in (inputs, outputs):
+            layers += [nn.Conv2d(width, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen = []
+        for level, convolutions in enumerate(self.down):
+            x = convolutions(nn.functional.max_pool2d(x, 2) if level else x)
+            seen.append(x)
+        for level in reversed(range(len(self.up))):
+            x = self.joined[level](torch.cat([seen[level], self.up[level](x)], 1))
+        return nn.functional.cross_entropy(self.scores(x), labels)
+
+
+def unet(dropout: float) -> Made:
+    return UNet(), (torch.randn(4, 3, 128, 128), torch.randint(0, 4, (4, 128, 128)))
+
+
 class MeanOfStates(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -145,6 +177,7 @@ NETWORKS: dict[str, Callable[[float], Made]] = {
     "gpt2": lambda p: gpt2(p, 4, 384, 4, 128),
     "tutorial": tutorial,
     "resnet18": resnet18,
+    "unet": unet,
     "llama": llama,
     "bert_base": lambda p: bert(True, p, 12, 768, 2, 128),
     "gpt2_base": lambda p: gpt2(p, 12, 768, 2, 128),

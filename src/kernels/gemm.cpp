@@ -18,8 +18,8 @@ constexpr std::int64_t kDepth = 320;
 constexpr std::int64_t kBlockRows = 96;
 // Columns of C that make a copy of A's rows worth while.
 constexpr std::int64_t kWorthCopying = 64;
-// Elements of B packed at a time when it is not constant.
-constexpr std::int64_t kPackedElements = std::int64_t{1} << 22;
+// Elements of B packed at a time when it is not constant. No plan counts this memory: more would not be faster.
+constexpr std::int64_t kPackedElements = std::int64_t{1} << 20;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 

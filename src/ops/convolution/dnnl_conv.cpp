@@ -106,24 +106,29 @@ CutConv forward_parts(const ConvCut& cut, const DnnlConvOptions& options) {
   return {cut, dnnl::convolution_forward(pd), operands, pd.scratchpad_desc()};
 }
 
+std::vector<CutConv> parts_of(const ConvGeometry& g, const DnnlConvOptions& options) {
+  ThreadScope alone(1);
+  std::vector<CutConv> parts;
+  const bool is_blocked = options.blocked_in || options.blocked_out;
+  for (const ConvCut& cut : ConvCut::for_output(g, CutChannels::out, is_blocked)) {
+    parts.push_back(forward_parts(cut, options));
+  }
+  return parts;
+}
+
 class Forward : public DnnlConv {
  public:
-  Forward(const ConvGeometry& g, const DnnlConvOptions& options) {
-    bool is_blocked = options.blocked_in || options.blocked_out;
-    for (const ConvCut& cut : ConvCut::for_output(g, CutChannels::out, is_blocked)) {
-      cuts_.push_back(forward_parts(cut, options));
-    }
-  }
+  explicit Forward(std::vector<CutConv> cuts) : cuts_(std::move(cuts)) {}
 
-  std::size_t scratch_bytes() const override { return backpass::scratch_bytes(cuts_); }
+  std::size_t scratch_bytes() const override { return cuts_.scratch_bytes(); }
 
   void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const override {
     const float* data[] = {x, w, y, bias};
-    run_cuts(cuts_, data, scratch);
+    cuts_.run(data, scratch);
   }
 
  private:
-  std::vector<CutConv> cuts_;
+  CutConvs cuts_;
 };
 
 }  // namespace
@@ -143,9 +148,8 @@ std::int64_t conv_block() {
 
 std::shared_ptr<DnnlConv> DnnlConv::make(const ConvGeometry& geometry, const DnnlConvOptions& options) {
   if (geometry.in.empty() || geometry.in.size() > 3) return nullptr;
-  ThreadScope alone(1);
   try {
-    return std::make_shared<Forward>(geometry, options);
+    return std::make_shared<Forward>(parts_of(geometry, options));
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_out_of_memory) throw;
     return nullptr;
