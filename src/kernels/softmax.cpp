@@ -95,16 +95,10 @@ void subtract_run(const T* x, T* y, std::size_t n, T first, T second) {
   for (; i < n; ++i) y[i] = x[i] - first - second;
 }
 
-/// What else the rows of a softmax give or take; null for what is not wanted.
+/// Each pass goes over a few rows, so that the end of one row overlaps with the start of the next. `log_sums`: null, or
+/// where log(sum(exp(x))) of each row goes.
 template <class T>
-struct RowExtras {
-  const T* factors = nullptr;  ///< of the results of each row (softmax)
-  double* log_sums = nullptr;  ///< log(sum(exp(x))) of each row (log-softmax)
-};
-
-/// Each pass goes over a few rows, so that the end of one row overlaps with the start of the next.
-template <class T>
-void softmax_few_rows(const T* x, T* y, std::size_t rows, std::size_t n, bool log, const RowExtras<T>& extras) {
+void softmax_few_rows(const T* x, T* y, std::size_t rows, std::size_t n, bool log, double* log_sums) {
   T shift[kRowsAtOnce];
   double sum[kRowsAtOnce];
   for (std::size_t r = 0; r < rows; ++r) shift[r] = largest(x + r * n, n);
@@ -115,24 +109,20 @@ void softmax_few_rows(const T* x, T* y, std::size_t rows, std::size_t n, bool lo
     if (log) {
       const double log_sum = std::log(sum[r]);
       subtract_run(x + r * n, y + r * n, n, shift[r], static_cast<T>(log_sum));
-      if (extras.log_sums != nullptr) extras.log_sums[r] = static_cast<double>(shift[r]) + log_sum;
+      if (log_sums != nullptr) log_sums[r] = static_cast<double>(shift[r]) + log_sum;
     } else {
-      const double factor = extras.factors == nullptr ? 1 : static_cast<double>(extras.factors[r]);
-      scale_run(y + r * n, n, static_cast<T>(factor / sum[r]));
+      scale_run(y + r * n, n, static_cast<T>(1 / sum[r]));
     }
   }
 }
 
 template <class T>
-void softmax_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, bool log, const RowExtras<T>& extras = {}) {
+void softmax_rows_as(const T* x, T* y, std::int64_t rows, std::int64_t n, bool log, double* log_sums = nullptr) {
   constexpr std::int64_t kCached = 4096;  // elements that stay in the first-level cache
   std::int64_t step = std::clamp<std::int64_t>(kCached / std::max<std::int64_t>(n, 1), 1, kRowsAtOnce);
   for (std::int64_t r = 0; r < rows; r += step) {
-    RowExtras<T> here = extras;
-    if (here.factors != nullptr) here.factors += r;
-    if (here.log_sums != nullptr) here.log_sums += r;
     softmax_few_rows(x + r * n, y + r * n, static_cast<std::size_t>(std::min(step, rows - r)),
-                     static_cast<std::size_t>(n), log, here);
+                     static_cast<std::size_t>(n), log, log_sums == nullptr ? nullptr : log_sums + r);
   }
 }
 
@@ -157,8 +147,7 @@ HWY_INLINE void map_tile(const T* x, T* y, std::size_t n, std::size_t stride, st
 
 /// Up to kSoftmaxTile columns.
 template <class T>
-void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size_t width, bool log,
-                  const T* factors = nullptr) {
+void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size_t width, bool log) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   HWY_ALIGN T shift[kSoftmaxTile];
@@ -182,7 +171,7 @@ void softmax_tile(const T* x, T* y, std::size_t n, std::size_t stride, std::size
     });
   } else {
     map_tile<true>(x, y, n, stride, width, term);
-    for (std::size_t c = 0; c < width; ++c) sum[c] = (factors == nullptr ? T{1} : factors[c]) / sum[c];
+    for (std::size_t c = 0; c < width; ++c) sum[c] = T{1} / sum[c];
     map_tile<true>(y, y, n, stride, width,
                    [&](V v, std::size_t c) HWY_ATTR { return hn::Mul(v, hn::Load(d, sum + c)); });
   }
@@ -220,27 +209,11 @@ void exp_times_as(const T* x, T* y, std::int64_t count, const T* factor, bool un
   store_some(d, hn::Mul(exp_of_negative(d, load_some(d, x + i, n - i, T{0})), f), y + i, n - i);
 }
 
-void rows_times_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, const float* factors) {
-  softmax_rows_as(x, y, rows, n, false, {factors, nullptr});
-}
-void rows_times_f64(const double* x, double* y, std::int64_t rows, std::int64_t n, const double* factors) {
-  softmax_rows_as(x, y, rows, n, false, {factors, nullptr});
-}
-void columns_times_f32(const float* x, float* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                       const float* factors) {
-  softmax_tile(x, y, static_cast<std::size_t>(n), static_cast<std::size_t>(stride), static_cast<std::size_t>(width),
-               false, factors);
-}
-void columns_times_f64(const double* x, double* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                       const double* factors) {
-  softmax_tile(x, y, static_cast<std::size_t>(n), static_cast<std::size_t>(stride), static_cast<std::size_t>(width),
-               false, factors);
-}
 void log_rows_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, double* log_sums) {
-  softmax_rows_as(x, y, rows, n, true, {nullptr, log_sums});
+  softmax_rows_as(x, y, rows, n, true, log_sums);
 }
 void log_rows_f64(const double* x, double* y, std::int64_t rows, std::int64_t n, double* log_sums) {
-  softmax_rows_as(x, y, rows, n, true, {nullptr, log_sums});
+  softmax_rows_as(x, y, rows, n, true, log_sums);
 }
 void rows_f32(const float* x, float* y, std::int64_t rows, std::int64_t n, bool log) {
   softmax_rows_as(x, y, rows, n, log);
@@ -269,10 +242,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace backpass {
 
-HWY_EXPORT(rows_times_f32);
-HWY_EXPORT(rows_times_f64);
-HWY_EXPORT(columns_times_f32);
-HWY_EXPORT(columns_times_f64);
 HWY_EXPORT(log_rows_f32);
 HWY_EXPORT(log_rows_f64);
 HWY_EXPORT(rows_f32);
@@ -311,21 +280,6 @@ void log_softmax_rows(const float* x, float* y, std::int64_t rows, std::int64_t 
 void log_softmax_rows(const double* x, double* y, std::int64_t rows, std::int64_t n, double* log_sums) {
   HWY_DYNAMIC_DISPATCH(log_rows_f64)(x, y, rows, n, log_sums);
 }
-void softmax_rows_times(const float* x, float* y, std::int64_t rows, std::int64_t n, const float* factors) {
-  HWY_DYNAMIC_DISPATCH(rows_times_f32)(x, y, rows, n, factors);
-}
-void softmax_rows_times(const double* x, double* y, std::int64_t rows, std::int64_t n, const double* factors) {
-  HWY_DYNAMIC_DISPATCH(rows_times_f64)(x, y, rows, n, factors);
-}
-void softmax_columns_times(const float* x, float* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                           const float* factors) {
-  HWY_DYNAMIC_DISPATCH(columns_times_f32)(x, y, n, stride, width, factors);
-}
-void softmax_columns_times(const double* x, double* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                           const double* factors) {
-  HWY_DYNAMIC_DISPATCH(columns_times_f64)(x, y, n, stride, width, factors);
-}
-
 template <class T>
 void softmax(const T* x, T* y, std::int64_t outer, std::int64_t n, std::int64_t inner, bool log) {
   constexpr std::int64_t kWorkPerElement = 8;

@@ -16,16 +16,6 @@ void softmax_columns(const double* x, double* y, std::int64_t n, std::int64_t st
 /// Columns handled by one call of softmax_columns at best.
 inline constexpr std::int64_t kSoftmaxTile = 64;
 
-/// Softmax of rows, each multiplied with its factor.
-void softmax_rows_times(const float* x, float* y, std::int64_t rows, std::int64_t n, const float* factors);
-void softmax_rows_times(const double* x, double* y, std::int64_t rows, std::int64_t n, const double* factors);
-
-/// Softmax of `width` columns, kSoftmaxTile at most, of an n x stride matrix, each multiplied with its factor.
-void softmax_columns_times(const float* x, float* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                           const float* factors);
-void softmax_columns_times(const double* x, double* y, std::int64_t n, std::int64_t stride, std::int64_t width,
-                           const double* factors);
-
 /// Log-softmax of rows, and log(sum(exp(x))) of each.
 void log_softmax_rows(const float* x, float* y, std::int64_t rows, std::int64_t n, double* log_sums);
 void log_softmax_rows(const double* x, double* y, std::int64_t rows, std::int64_t n, double* log_sums);

@@ -2,8 +2,7 @@
 //   SoftmaxCrossEntropyLossGrad(dy, log_prob, labels, weights, bias) -> dscores
 //   SoftmaxCrossEntropyLossInternalGrad(dy, log_prob, labels, weights, ignore_index, bias) -> dscores
 // `bias` (another contribution to the gradient of the scores) is added to the result. In plans, attribute `from_scores`
-// says that the scores stand in the place of log_prob: to compute probabilities again is cheaper than to write the
-// logarithms and read them back.
+// says that the scores stand in the place of log_prob, which is computed again, to the same bits.
 #include <algorithm>
 
 #include "graph/op.hpp"
@@ -60,27 +59,22 @@ void scaled_exponentials(const LossShape& s, std::int64_t b, const T* log_prob, 
   for (std::int64_t k = 0; k < s.classes; ++k) exp_times(from + k * s.area, to + k * s.area, s.area, factor, false);
 }
 
-/// Instances [begin, end) of softmax(scores) * factor. Where the factor is 0 so is the result, whatever the scores are.
+/// The same from the scores, by way of log_prob: the bits are those that keeping it would give. Where the factor is 0
+/// so is the result, whatever the scores are.
 template <class T>
-void scaled_softmax(const LossShape& s, std::int64_t begin, std::int64_t end, const T* scores, const T* factors, T* y) {
+void scaled_softmax(const LossShape& s, std::int64_t b, const T* scores, const T* factors, T* dx) {
+  const T* factor = factors + b * s.area;
+  const std::int64_t size = s.classes * s.area;
+  T* to = dx + b * size;
   if (s.area == 1) {
-    for (std::int64_t b = begin; b < end;) {
-      std::int64_t last = b;
-      while (last < end && factors[last] != T{0}) ++last;
-      softmax_rows_times(scores + b * s.classes, y + b * s.classes, last - b, s.classes, factors + b);
-      for (b = last; b < end && factors[b] == T{0}; ++b) std::fill_n(y + b * s.classes, s.classes, T{0});
-    }
-    return;
+    softmax_rows(scores + b * size, to, 1, s.classes, true);
+  } else {
+    softmax_columns(scores + b * size, to, s.classes, s.area, s.area, true);
   }
-  for (std::int64_t i = begin * s.area; i < end * s.area;) {
-    const std::int64_t at = i / s.area * s.classes * s.area + i % s.area;
-    const std::int64_t width = std::min(kSoftmaxTile, s.area - i % s.area);
-    softmax_columns_times(scores + at, y + at, s.classes, s.area, width, factors + i);
-    for (std::int64_t c = 0; c < width; ++c) {
-      if (factors[i + c] != T{0}) continue;
-      for (std::int64_t k = 0; k < s.classes; ++k) y[at + c + k * s.area] = T{0};
-    }
-    i += width;
+  scaled_exponentials(s, b, dx, factors, dx);
+  for (std::int64_t i = 0; i < s.area; ++i) {
+    if (factor[i] != T{0}) continue;
+    for (std::int64_t k = 0; k < s.classes; ++k) to[k * s.area + i] = T{0};
   }
 }
 
@@ -119,9 +113,9 @@ Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, 
         position_factors(s, reduction, a.in<T>(0), a.in<I>(2), weighted ? a.in<T>(3) : nullptr, ignored, where,
                          factors);
         parallel_for(s.batch, grain_for(s.classes * s.area * 8), [&](std::int64_t begin, std::int64_t end) {
-          if (from_scores) scaled_softmax(s, begin, end, a.in<T>(1), factors, a.out<T>(0));
           for (std::int64_t b = begin; b < end; ++b) {
-            if (!from_scores) scaled_exponentials(s, b, a.in<T>(1), factors, a.out<T>(0));
+            const auto fill = from_scores ? scaled_softmax<T> : scaled_exponentials<T>;
+            fill(s, b, a.in<T>(1), factors, a.out<T>(0));
             subtract_labels(s, b, a.in<I>(2), factors, ignored, a.out<T>(0));
           }
         });
