@@ -45,7 +45,7 @@ class Inference {
     for (; i < kinds.size() && !reads_found(program_.steps[i]); ++i) {
       const Step& step = program_.steps[i];
       blaming(*step.node, [&] { kinds[i] = infer(step); });
-      if (kinds[i] == Fate::late) find_outputs(step);
+      if (kinds[i] == Fate::late && program_.aliases.is_needed[i]) find_outputs(step);
     }
     binding_.end = static_cast<int>(i);
     if (i < kinds.size()) hand_over();

@@ -240,3 +240,15 @@ def test_a_loop_that_data_make_run_never() -> None:
         last, scanned = session.run(None, {"x": np.full((3, WIDTH), level, np.float32)})
         assert last.shape == (3 + trips, WIDTH)
         assert scanned.shape == (trips, 3 + trips, WIDTH)
+
+
+def test_sizes_that_nobody_asks_for_are_not_waited_for() -> None:
+    """How many elements the size of a product has is known without it, so that nothing computes the product."""
+    sketch = Sketch(0, is_drawn=False)
+    rows = sketch.op("Compress", "x", sketch.mask("x"), axis=0)
+    size = sketch.op("Size", sketch.op("Relu", sketch.op("Mul", rows, sketch.floats(WIDTH))))
+    count = sketch.op("Size", sketch.op("Cast", size, to=TensorProto.FLOAT))
+    model = sketch.model([sketch.op("Cast", count, to=TensorProto.FLOAT)]).SerializeToString()
+    for optimize in (True, False):
+        session = backpass.InferenceSession(model, optimize=optimize)
+        assert session.run(None, {"x": np.ones((3, WIDTH), np.float32)})[0] == 1

@@ -104,10 +104,12 @@ class EngineGraph:
         given = [None if seed is None else dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
         _check_unchanged(run, range(len(run.inputs)) if repeats else run.read, repeats)
-        with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
-            found = self.session.backward(run.pending, given, _keeps_graph())
-        if repeats:  # from now on the session expects these gradients
-            self.read_inputs, self.read_outputs = self.session.read_by_backward()
+        try:
+            with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
+                found = self.session.backward(run.pending, given, _keeps_graph())
+        finally:
+            if repeats:  # from now on the session expects these gradients, also when computing them failed
+                self.read_inputs, self.read_outputs = self.session.read_by_backward()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
@@ -190,8 +192,7 @@ class _Run(torch.autograd.Function):
                 "Trying to backward through the graph a second time: what the engine kept was freed by the first "
                 "backward pass. Give that one retain_graph=True"
             )
-        if ctx.graph.read_outputs:
-            ctx.saved_tensors  # noqa: B018  # checks
+        ctx.saved_tensors  # noqa: B018  # checks what this pass saved, whatever later ones do
         if all(seed is None for seed in seeds):
             return (None,) * (1 + len(ctx.graph.input_names))
         with torch.no_grad():

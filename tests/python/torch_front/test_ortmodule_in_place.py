@@ -62,6 +62,21 @@ def test_changes_behind_views_are_noticed(changed: str) -> None:
             loss.backward()
 
 
+def test_changes_are_noticed_after_another_pass_wanted_other_gradients() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.sigmoid(x), x * 3
+
+    for module in (wrap(Two()), Two()):
+        x = torch.rand(5, requires_grad=True)
+        first, second = module(x), module(x)
+        second[1].sum().backward()  # which reads no result
+        with torch.no_grad():
+            first[0].mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (first[0] + first[1]).sum().backward()
+
+
 class KeepsResult(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
