@@ -13,7 +13,7 @@ struct Report {
   std::string what = {};              ///< a line for people, which is what rewrites() shows
   std::string why = {};               ///< what makes it right, or worth it
   std::string operations_saved = {};  ///< on elements
-  std::string bytes_saved = {};       ///< of results that are not written, or not kept, any more; below 0 where more are
+  std::string bytes_saved = {};  ///< of results that are not written, or not kept, any more; below 0 where more are
 };
 
 /// Time spent in one pass, bodies of control flow included.

@@ -50,7 +50,8 @@ void chunk_loss(Graph& graph, Reports& reports);
 void split_batch_norm(Graph& graph, Reports& reports);
 
 /// Values that gradients need and that follow cheaply from others are computed again instead of kept, wherever that
-/// makes fewer bytes to keep and no higher peak. It asks what the plan would be, so it stands there: plan/keep_less.cpp.
+/// makes fewer bytes to keep and no higher peak. It asks what the plan would be, so it stands there:
+/// plan/keep_less.cpp.
 void keep_less(Graph& graph, Reports& reports);
 
 /// MatMul and Gemm take over what stands around them and become backpass.Linear (ops/linear/linear.cpp): transpositions

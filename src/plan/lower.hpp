@@ -21,6 +21,10 @@ void block_convolutions(Graph& graph, Reports& reports);
 /// Blocked convolutions apply a following residual sum and activation themselves.
 void fuse_blocked_conv(Graph& graph, Reports& reports);
 
+/// Indices of MaxPool that only its gradient reads become places in windows, a byte each. Images, windows of up to 256
+/// elements.
+void narrow_pooling(Graph& graph, Reports& reports);
+
 /// Replaces groups of connected nodes that work on one shape (proved equal, whatever symbols stand for) by `Tile` nodes
 /// of domain "backpass": pointwise nodes, sums, means, maxima and minima over the last axis, and pointwise nodes on
 /// what those leave. Operands may broadcast; intermediate values that are needed elsewhere become further outputs.
@@ -30,6 +34,7 @@ void fuse_tiles(Graph& graph, Reports& reports);
 inline constexpr Pass kLowerings[] = {
     {"block_convolutions", block_convolutions, Side::after, Graphs::lowered},
     {"fuse_blocked_conv", fuse_blocked_conv, Side::after, Graphs::lowered},
+    {"narrow_pooling", narrow_pooling, Side::after, Graphs::lowered},
     {"fuse_tiles", fuse_tiles, Side::after, Graphs::lowered},
 };
 

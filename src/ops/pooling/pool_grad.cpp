@@ -76,6 +76,20 @@ Kernel prepare_max(PrepareContext& c) {
   return kernel;
 }
 
+void infer_places(InferContext& c) { infer(c, 2); }
+
+Kernel prepare_places(PrepareContext& c) {
+  const PoolGeometry g = pool_geometry(c.node, c.out(0).dims, c.in(0).dims);
+  check_pooled(c, g);
+  Kernel kernel;
+  visit_real(c.in(0).dtype, [&]<class T>() {
+    kernel = [windows = PoolWindows(g)](const KernelArgs& a) {
+      max_pool_places_backward<T>(windows, a.in<T>(0), a.in<std::uint8_t>(1), a.out<T>(0));
+    };
+  });
+  return kernel;
+}
+
 void infer_average(InferContext& c) { infer(c, 1); }
 
 Kernel prepare_average(PrepareContext& c) {
@@ -111,6 +125,16 @@ const Register max_pool_grad{{.name = "MaxPoolGrad",
                               .prepare = prepare_max,
                               .gradient = max_gradient,
                               .half_through_float = true}};
+
+const Register max_pool_places_grad{{.name = "MaxPoolPlacesGrad",
+                                     .domain = "backpass",
+                                     .doc = "gradient of MaxPoolPlaces",
+                                     .inputs = {2, 3},
+                                     .types = types::floats,
+                                     .infer = infer_places,
+                                     .prepare = prepare_places,
+                                     .half_through_float = true,
+                                     .is_lowered = true}};
 
 const Register average_pool_grad{{.name = "AveragePoolGrad",
                                   .since = 9,
