@@ -91,7 +91,8 @@ Reports describe(const Program& program, Outline outline, const std::vector<doub
 
 [[noreturn]] void fail_for_sizes(const Binding& binding, std::size_t needed, double given) {
   const Value& found = *binding.program->values[static_cast<std::size_t>(binding.found.front())];
-  fail<Unsupported>("max_memory: got ", given, " for a run of up to ", needed, " bytes whose sizes data decide ('",
+  const std::string allowed = given > 1 ? concat(static_cast<std::size_t>(given), " bytes") : concat(given);
+  fail<Unsupported>("max_memory: got ", allowed, " for a run of up to ", needed, " bytes whose sizes data decide ('",
                     found.name, "'): what to compute again is not chosen there; use a smaller batch, or allow as much");
 }
 

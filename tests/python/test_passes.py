@@ -153,3 +153,20 @@ def test_bodies_and_unknown_operators_survive() -> None:
 def test_what_plans_get_is_not_for_files() -> None:
     with pytest.raises(backpass.InvalidInput, match=r"passes: got 'fuse_tiles', expected names among .*merge_reshapes"):
         _core.simplify(chain(), ["fuse_tiles"])
+
+
+def test_what_a_body_captures_for_dead_nodes_is_not_computed() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        nodes = [helper.make_node("Exp", ["dear"], [f"{name}_dead"]), helper.make_node(name, ["x"], [f"{name}_y"])]
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)])
+
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["dear"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["flag"], to=TensorProto.BOOL),
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch("Neg"), else_branch=branch("Abs")),
+    ]
+    session = backpass.InferenceSession(model(*nodes).SerializeToString(), verify_passes=True)
+    assert "Softmax" not in session.graph_text()
+    assert "captures %dear" not in session.graph_text()
+    np.testing.assert_array_equal(session.run(None, {"x": X + 1})[0], -(X + 1))
