@@ -1,4 +1,6 @@
 // com.microsoft ConvGrad: gradients of Conv with respect to input, weights and bias, each optional.
+#include <algorithm>
+
 #include "graph/op.hpp"
 #include "kernels/conv.hpp"
 #include "ops/convolution/conv_common.hpp"
@@ -28,19 +30,19 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, Wanted wanted) {
   const bool few = g.groups == 1 && g.in_channels < 8;
   auto data = wanted.dx && !few ? DnnlConvBackwardData::make(g) : nullptr;
   auto weights = wanted.dw && !(few && g.in_channels < 3) ? DnnlConvBackwardWeights::make(g, wanted.db) : nullptr;
-  std::size_t data_at = c.reserve(data != nullptr ? data->scratch_bytes() : 0);
-  std::size_t weights_at = c.reserve(weights != nullptr ? weights->scratch_bytes() : 0);
+  const std::size_t at = c.reserve(std::max(data != nullptr ? data->scratch_bytes() : 0,  // one after the other
+                                            weights != nullptr ? weights->scratch_bytes() : 0));
   return [=](const KernelArgs& args) {
     const auto* dy = args.in<float>(kDy);
     const auto* x = args.in<float>(kX);
     const auto* w = args.in<float>(kW);
     if (data != nullptr) {
-      data->run(dy, w, args.out<float>(0), args.scratch + data_at);
+      data->run(dy, w, args.out<float>(0), args.scratch + at);
     } else if (wanted.dx) {
       convolve_backward_data<float>(g, dy, w, nullptr, args.out<float>(0));
     }
     if (weights != nullptr) {
-      weights->run(x, dy, args.out<float>(1), wanted.db ? args.out<float>(2) : nullptr, args.scratch + weights_at);
+      weights->run(x, dy, args.out<float>(1), wanted.db ? args.out<float>(2) : nullptr, args.scratch + at);
       return;
     }
     if (wanted.dw) convolve_backward_weights<float>(g, x, dy, args.out<float>(1));

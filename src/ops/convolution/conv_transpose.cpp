@@ -218,19 +218,19 @@ Kernel library_gradient(PrepareContext& c, const ConvGeometry& g) {
   bool is_empty = c.in(0).size() == 0 || c.in(1).size() == 0 || c.in(2).size() == 0;
   std::shared_ptr<DnnlConv> forward = has_dx && !is_empty ? DnnlConv::make(g, {}) : nullptr;
   auto weights = has_dw ? DnnlConvBackwardWeights::make(g, false) : nullptr;
-  std::size_t forward_at = c.reserve(forward != nullptr ? forward->scratch_bytes() : 0);
-  std::size_t weights_at = c.reserve(weights != nullptr ? weights->scratch_bytes() : 0);
+  const std::size_t at = c.reserve(std::max(forward != nullptr ? forward->scratch_bytes() : 0,  // one after the other
+                                            weights != nullptr ? weights->scratch_bytes() : 0));
   return [=](const KernelArgs& args) {
     const auto* dy = args.in<float>(0);
     const auto* x = args.in<float>(1);
     const auto* w = args.in<float>(2);
     if (forward != nullptr) {
-      forward->run(dy, w, nullptr, args.out<float>(0), args.scratch + forward_at);
+      forward->run(dy, w, nullptr, args.out<float>(0), args.scratch + at);
     } else if (has_dx) {
       convolve<float>(g, dy, w, nullptr, args.out<float>(0));
     }
     if (weights != nullptr) {
-      weights->run(dy, x, args.out<float>(1), nullptr, args.scratch + weights_at);
+      weights->run(dy, x, args.out<float>(1), nullptr, args.scratch + at);
     } else if (has_dw) {
       convolve_backward_weights<float>(g, dy, x, args.out<float>(1));
     }

@@ -106,24 +106,29 @@ CutConv forward_parts(const ConvCut& cut, const DnnlConvOptions& options) {
   return {cut, dnnl::convolution_forward(pd), operands, pd.scratchpad_desc()};
 }
 
+std::vector<CutConv> all_parts(const ConvGeometry& g, const DnnlConvOptions& options) {
+  ThreadScope alone(1);
+  const bool is_blocked = options.blocked_in || options.blocked_out;
+  std::vector<CutConv> parts;
+  for (const ConvCut& cut : ConvCut::for_output(g, CutChannels::out, is_blocked)) {
+    parts.push_back(forward_parts(cut, options));
+  }
+  return parts;
+}
+
 class Forward : public DnnlConv {
  public:
-  Forward(const ConvGeometry& g, const DnnlConvOptions& options) {
-    bool is_blocked = options.blocked_in || options.blocked_out;
-    for (const ConvCut& cut : ConvCut::for_output(g, CutChannels::out, is_blocked)) {
-      cuts_.push_back(forward_parts(cut, options));
-    }
-  }
+  Forward(const ConvGeometry& g, const DnnlConvOptions& options) : cuts_(all_parts(g, options)) {}
 
-  std::size_t scratch_bytes() const override { return backpass::scratch_bytes(cuts_); }
+  std::size_t scratch_bytes() const override { return cuts_.scratch_bytes(); }
 
   void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const override {
     const float* data[] = {x, w, y, bias};
-    run_cuts(cuts_, data, scratch);
+    cuts_.run(data, scratch);
   }
 
  private:
-  std::vector<CutConv> cuts_;
+  CutConvs cuts_;
 };
 
 }  // namespace
@@ -143,7 +148,6 @@ std::int64_t conv_block() {
 
 std::shared_ptr<DnnlConv> DnnlConv::make(const ConvGeometry& geometry, const DnnlConvOptions& options) {
   if (geometry.in.empty() || geometry.in.size() > 3) return nullptr;
-  ThreadScope alone(1);
   try {
     return std::make_shared<Forward>(geometry, options);
   } catch (const dnnl::error& e) {

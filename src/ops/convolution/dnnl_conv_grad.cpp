@@ -43,15 +43,15 @@ class Data : public DnnlConvBackwardData {
  public:
   explicit Data(std::vector<CutConv> cuts) : cuts_(std::move(cuts)) {}
 
-  std::size_t scratch_bytes() const override { return backpass::scratch_bytes(cuts_); }
+  std::size_t scratch_bytes() const override { return cuts_.scratch_bytes(); }
 
   void run(const float* dy, const float* w, float* dx, std::byte* scratch) const override {
     const float* data[] = {dy, w, dx};
-    run_cuts(cuts_, data, scratch);
+    cuts_.run(data, scratch);
   }
 
  private:
-  std::vector<CutConv> cuts_;
+  CutConvs cuts_;
 };
 
 std::optional<CutConv> data_parts(const ConvCut& cut) {
@@ -86,7 +86,7 @@ class Weights : public DnnlConvBackwardWeights {
         channels_(g.groups * g.out_channels),
         weights_(channels_ * g.column_rows()) {}
 
-  std::size_t scratch_bytes() const override { return backpass::scratch_bytes(cuts_) + partial_bytes(); }
+  std::size_t scratch_bytes() const override { return cuts_.scratch_bytes() + partial_bytes(); }
 
   void run(const float* x, const float* dy, float* dw, float* db, std::byte* scratch) const override {
     auto* partial = reinterpret_cast<float*>(scratch);
@@ -95,7 +95,7 @@ class Weights : public DnnlConvBackwardWeights {
       data[2] = partial;
       data[3] = partial + runs_ * weights_;
     }
-    run_cuts(cuts_, data, scratch + partial_bytes());
+    cuts_.run(data, scratch + partial_bytes());
     if (runs_ == 1) return;
     add_runs(partial, runs_, weights_, dw);
     if (db != nullptr) add_runs(partial + runs_ * weights_, runs_, channels_, db);
@@ -107,7 +107,7 @@ class Weights : public DnnlConvBackwardWeights {
     return (static_cast<std::size_t>(runs_ * (weights_ + channels_)) * sizeof(float) + 63) / 64 * 64;
   }
 
-  std::vector<CutConv> cuts_;
+  CutConvs cuts_;
   std::int64_t runs_;  ///< of images, each with gradients of its own
   std::int64_t channels_, weights_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "ops/convolution/dnnl_conv_sizes.hpp"
 #include "support/parallel.hpp"
@@ -124,28 +125,27 @@ CutConv::CutConv(const ConvCut& cut, const dnnl::primitive& primitive, const std
   primitive_ = SoloPrimitive(primitive, std::move(taken));
 }
 
-void CutConv::begin(const float* const* data, std::byte* scratch) const {
+void CutConv::begin(const float* const* data, std::byte* shared) const {
   for (std::size_t k = 0; k < sides_.size(); ++k) {
     const Side& side = sides_[k];
     if (!side.shared) continue;
     for (std::int64_t i = 0; i < side.image_copies; ++i) {
       for (std::int64_t j = 0; j < side.channel_copies; ++j) {
-        side.shared->run(side.part(data[k], i, j), scratch + side.copy_at(i, j));
+        side.shared->run(side.part(data[k], i, j), shared + side.copy_at(i, j));
       }
     }
   }
 }
 
-void CutConv::run(std::int64_t part, const float* const* data, std::byte* scratch) const {
+void CutConv::run(std::int64_t part, const float* const* data, std::byte* shared, std::byte* own) const {
   std::int64_t i = part / cut_.channel_parts;
   std::int64_t j = part % cut_.channel_parts;
-  std::byte* own = scratch + shared_bytes_ + static_cast<std::size_t>(part) * own_bytes_;
   std::array<const void*, SoloPrimitive::kMostOperands> taken;
   for (std::size_t k = 0; k < sides_.size(); ++k) {
     const Side& side = sides_[k];
     const float* lies = side.part(data[k], i, j);
     taken[k] = lies;
-    if (side.shared) taken[k] = scratch + side.copy_at(i, j);
+    if (side.shared) taken[k] = shared + side.copy_at(i, j);
     if (side.own) taken[k] = own + side.at;
     if (side.own && !side.is_output) side.own.run({lies, taken[k]});
   }
@@ -157,30 +157,35 @@ void CutConv::run(std::int64_t part, const float* const* data, std::byte* scratc
   }
 }
 
-std::size_t scratch_bytes(const std::vector<CutConv>& cuts) {
-  std::size_t bytes = 0;
-  for (const CutConv& cut : cuts) bytes += cut.scratch_bytes();
-  return bytes;
+CutConvs::CutConvs(std::vector<CutConv> cuts) : cuts_(std::move(cuts)) {
+  for (const CutConv& cut : cuts_) {
+    parts_ += cut.count();
+    shared_bytes_ += cut.shared_bytes();
+    own_bytes_ = std::max(own_bytes_, cut.own_bytes());
+  }
+  lanes_ = std::clamp<std::int64_t>(threads_here(), 1, std::max<std::int64_t>(parts_, 1));
 }
 
-void run_cuts(const std::vector<CutConv>& cuts, const float* const* data, std::byte* scratch) {
-  std::int64_t parts = 0;
-  std::byte* memory = scratch;
-  for (const CutConv& cut : cuts) {
-    cut.begin(data, memory);
-    memory += cut.scratch_bytes();
-    parts += cut.count();
+void CutConvs::run_part(std::int64_t part, const float* const* data, std::byte* shared, std::byte* own) const {
+  const CutConv* cut = cuts_.data();
+  for (; part >= cut->count(); ++cut) {
+    part -= cut->count();
+    shared += cut->shared_bytes();
   }
-  parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t part = begin; part < end; ++part) {
-      std::int64_t at = part;
-      std::byte* own = scratch;
-      const CutConv* cut = cuts.data();
-      for (; at >= cut->count(); ++cut) {
-        at -= cut->count();
-        own += cut->scratch_bytes();
-      }
-      cut->run(at, data, own);
+  cut->run(part, data, shared, own);
+}
+
+void CutConvs::run(const float* const* data, std::byte* scratch) const {
+  std::byte* shared = scratch;
+  for (const CutConv& cut : cuts_) {
+    cut.begin(data, shared);
+    shared += cut.shared_bytes();
+  }
+  std::byte* own = scratch + shared_bytes_;
+  std::atomic<std::int64_t> next = 0;  // a lane whose thread comes late finds less to do
+  parallel_for(lanes_, 1, [&](std::int64_t lane, std::int64_t) {
+    for (std::int64_t part = next++; part < parts_; part = next++) {
+      run_part(part, data, scratch, own + static_cast<std::size_t>(lane) * own_bytes_);
     }
   });
 }

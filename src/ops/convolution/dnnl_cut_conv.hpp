@@ -62,11 +62,12 @@ class CutConv {
           const dnnl::memory::desc& scratchpad);
 
   std::int64_t count() const { return cut_.image_parts * cut_.channel_parts; }
-  /// A multiple of 64.
-  std::size_t scratch_bytes() const { return shared_bytes_ + static_cast<std::size_t>(count()) * own_bytes_; }
+  /// Scratch memory of all parts together, and of a part while it runs; multiples of 64.
+  std::size_t shared_bytes() const { return shared_bytes_; }
+  std::size_t own_bytes() const { return own_bytes_; }
   /// Brings what several parts read into the layout they want. `data`: the whole tensors, one per operand.
-  void begin(const float* const* data, std::byte* scratch) const;
-  void run(std::int64_t part, const float* const* data, std::byte* scratch) const;
+  void begin(const float* const* data, std::byte* shared) const;
+  void run(std::int64_t part, const float* const* data, std::byte* shared, std::byte* own) const;
 
  private:
   /// One operand: where its parts lie, in elements, and their copies in the layout wanted.
@@ -96,9 +97,22 @@ class CutConv {
   SoloPrimitive primitive_;
 };
 
-std::size_t scratch_bytes(const std::vector<CutConv>& cuts);
+/// All parts of all cuts. As many run at the same time as there are threads where this is made, each of which has
+/// scratch memory of its own.
+class CutConvs {
+ public:
+  explicit CutConvs(std::vector<CutConv> cuts);
 
-/// Runs all parts of all cuts. `data`: the whole tensors, in the order of the operands.
-void run_cuts(const std::vector<CutConv>& cuts, const float* const* data, std::byte* scratch);
+  std::size_t scratch_bytes() const { return shared_bytes_ + static_cast<std::size_t>(lanes_) * own_bytes_; }
+  /// `data`: the whole tensors, in the order of the operands.
+  void run(const float* const* data, std::byte* scratch) const;
+
+ private:
+  void run_part(std::int64_t part, const float* const* data, std::byte* shared, std::byte* own) const;
+
+  std::vector<CutConv> cuts_;
+  std::int64_t parts_ = 0, lanes_ = 1;
+  std::size_t shared_bytes_ = 0, own_bytes_ = 0;
+};
 
 }  // namespace backpass
