@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "graph/clone.hpp"
+#include "plan/boundaries.hpp"
 #include "plan/order.hpp"
 #include "plan/recompute.hpp"
 #include "training/outline.hpp"
@@ -13,21 +14,31 @@
 namespace backpass {
 namespace {
 
-/// By value of the graph, for the outline's numbers.
-class KeptValues {
+/// By values and nodes of the graph, for the outline's numbers.
+class Choice {
  public:
-  KeptValues(const Program& program, const Outline& outline) : outline_(outline) {
-    for (std::size_t v = 0; v < program.values.size(); ++v) numbers_.emplace(program.values[v], v);
+  Choice(const Program& program, const Outline& outline) : outline_(outline), epochs_(find_epochs(outline)) {
+    for (std::size_t v = 0; v < program.values.size(); ++v) values_.emplace(program.values[v], v);
+    for (std::size_t s = 0; s < program.steps.size(); ++s) steps_.emplace(program.steps[s].node, s);
   }
 
-  bool has(const Value* v, const Kept& kept) const {
-    const auto root = static_cast<std::size_t>(outline_.values[numbers_.at(v)].root);
-    return !outline_.values[root].is_choosable || kept[root] != 0;
+  /// What the fates mean; they have to outlive it.
+  Repeats repeats(const Fates& fates) const {
+    return {[this, &fates](const Value* v) { return is_kept(v, fates); },
+            [this, &fates](const Node* node) { return fate_of_step(outline_, steps_.at(node), fates); },
+            [this](const Node* node) { return epochs_[steps_.at(node)]; }};
   }
 
  private:
+  bool is_kept(const Value* v, const Fates& fates) const {
+    const auto root = static_cast<std::size_t>(outline_.values[values_.at(v)].root);
+    return !outline_.values[root].is_choosable || fates[root] == Fate::kept;
+  }
+
   const Outline& outline_;
-  std::unordered_map<const Value*, std::size_t> numbers_;
+  std::vector<int> epochs_;
+  std::unordered_map<const Value*, std::size_t> values_;
+  std::unordered_map<const Node*, std::size_t> steps_;
 };
 
 std::string percent(double part, double whole) {
@@ -39,28 +50,28 @@ std::string percent(double part, double whole) {
 Reports describe(const Program& program, Outline outline, const std::vector<double>& operations,
                  const Recomputation& chosen, std::size_t needed) {
   for (Outline::Value& value : outline.values) value.is_unwanted = false;
-  const Kept all = keep_all(outline);
+  const Fates all = keep_all(outline);
   Rehearsal rehearsal(outline);
   const double before = rehearsal.run(all).cost;
-  rehearsal.run(chosen.kept);
+  rehearsal.run(chosen.fates);
   double again = 0;
   for (std::size_t s = 0; s < outline.steps.size(); ++s) {
-    if (rehearsal.is_repeated(static_cast<int>(s))) again += operations[s];
+    again += rehearsal.repeats(static_cast<int>(s)) * operations[s];
   }
   Reports reports;
   std::size_t kept = 0;
   for (std::size_t v = 0; v < outline.values.size(); ++v) {
     if (!outline.values[v].is_choosable) continue;
-    if (chosen.kept[v] != 0) ++kept;
-    if (all[v] == 0 || chosen.kept[v] != 0) continue;
+    if (chosen.fates[v] == Fate::kept) ++kept;
+    if (all[v] != Fate::kept || chosen.fates[v] == Fate::kept) continue;
     const auto s = static_cast<std::size_t>(outline.values[v].producer);
     const Node& node = *program.steps[s].node;
     Report report;
     report.pass = "recompute";
     report.node = node.label();
-    report.what =
-        concat("'", program.values[v]->name, "' is made again by the backward pass: ", outline.values[v].bytes,
-               " bytes for ", static_cast<long long>(operations[s]), " operations");
+    report.what = concat("'", program.values[v]->name, "' is made again by the backward pass",
+                         chosen.fates[v] > Fate::made_again ? " each time it is needed: " : ": ",
+                         outline.values[v].bytes, " bytes for ", static_cast<long long>(operations[s]), " operations");
     report.why = "max_memory";
     report.operations_saved = concat("-", static_cast<long long>(operations[s]));
     report.bytes_saved = concat(outline.values[v].bytes);
@@ -174,13 +185,11 @@ std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> in
   const std::unique_ptr<Binding> binding = make_binding(program, inputs);
   const std::vector<double> operations = count_operations(program, *binding);
   Outline outline = make_outline(program, *binding, ordered_forward_, operations);
-  const Kept wanted = mark_unwanted(request_, program, outline);
-  const KeptValues values(program, outline);
-  auto rewritten = [&](const Kept& kept) {
-    return with_repeats(*ordered_, ordered_forward_, [&](const Value* v) { return values.has(v, kept); });
-  };
-  auto measure = [&](const Kept& kept) {
-    const std::unique_ptr<Graph> graph = rewritten(kept);
+  const Fates wanted = mark_unwanted(request_, program, outline);
+  const Choice choice(program, outline);
+  auto rewritten = [&](const Fates& fates) { return with_repeats(*ordered_, ordered_forward_, choice.repeats(fates)); };
+  auto measure = [&](const Fates& fates) {
+    const std::unique_ptr<Graph> graph = rewritten(fates);
     return make_binding(*make_program(*graph), inputs)->arena_bytes();
   };
   RecomputeResult result;
@@ -193,7 +202,7 @@ std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> in
   if (!result.found) {
     fail_for_budget(options_.max_memory, needed, std::min(result.least_peak, needed));
   }
-  std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.found->kept));
+  std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.found->fates));
   ready->reports = describe(program, outline, operations, *result.found, needed);
   ready->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return ready;

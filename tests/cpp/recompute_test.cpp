@@ -294,7 +294,7 @@ TEST(Recompute, CopiesStandBeforeTheirFirstReader) {
   NodeSet forward;
   for (std::size_t i = 0; i < 3; ++i) forward.insert(graph->nodes()[i]);
   EXPECT_EQ(nodes_to_repeat(*graph, forward).size(), 2U);
-  const std::unique_ptr<Graph> again = with_repeats(*graph, forward, [](const Value*) { return false; });
+  const std::unique_ptr<Graph> again = with_repeats(*graph, forward, {.is_kept = [](const Value*) { return false; }});
   EXPECT_EQ(verify(*again), std::vector<std::string>{});
   std::string ops;
   for (const Node* node : again->nodes()) ops += node->op + " ";
@@ -336,12 +336,12 @@ TEST(Recompute, GivesUpWhatIsCheap) {
   Rehearsal rehearsal(outline);
   const Rehearsal::Result all = rehearsal.run(keep_all(outline));
   const RecomputeResult result = choose_recomputation(
-      outline, all.peak * 6 / 10, [&](const Kept& kept) { return Rehearsal(outline).run(kept).peak; });
+      outline, all.peak * 6 / 10, [&](const Fates& fates) { return Rehearsal(outline).run(fates).peak; });
   ASSERT_TRUE(result.found);
   EXPECT_LE(result.found->peak, all.peak * 6 / 10);
   EXPECT_LT(result.found->cost, all.cost + 16);
   const RecomputeResult none =
-      choose_recomputation(outline, 64, [&](const Kept& kept) { return Rehearsal(outline).run(kept).peak; });
+      choose_recomputation(outline, 64, [&](const Fates& fates) { return Rehearsal(outline).run(fates).peak; });
   EXPECT_FALSE(none.found);
   EXPECT_LT(none.least_peak, all.peak / 2);
 }
