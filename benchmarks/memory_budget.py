@@ -1,7 +1,8 @@
 """Training steps of PyTorch modules within memory budgets: planned peak and processor time for shares of what
 they would take.
 
-python benchmarks/memory_budget.py                        the networks of torch_networks.py, taking turns within a run
+python benchmarks/memory_budget.py                        the networks of torch_networks.py, taking turns within a run;
+                                                          where a share cannot be had, the least that can
 python benchmarks/memory_budget.py --networks gpt2 --shares 0.5 0.33 --turns 3
 """
 
@@ -20,7 +21,7 @@ from backpass import InvalidInput, ORTModule
 from backpass.ortmodule import RuntimeOptions
 from torch_networks import NETWORKS, bert, make
 
-DEFAULT = ["bert_classify", "gpt2", "resnet18", "tutorial"]
+DEFAULT = ["bert_classify", "bert_masked", "gpt2", "tutorial", "resnet18", "unet", "bert_deep"]
 NETWORKS["bert_deep"] = lambda p: bert(False, p, 12, 512, 8, 128)
 SHARES = [1 / 2, 1 / 3, 1 / 5]
 
@@ -62,6 +63,9 @@ def compare(network: str, shares: list[float], arguments: Any) -> None:
             rivals.append(Trained(network, share, arguments.threads, arguments.dropout))
         except InvalidInput as error:
             print(f"{network:14} {share:5.2f}  {error}", flush=True)
+            least = float(str(error).split("expected at least ")[1].split(";")[0])
+            if least < 1 and all(rival.share != least for rival in rivals):
+                rivals.append(Trained(network, least, arguments.threads, arguments.dropout))
     for turn in range(arguments.turns):
         for rival in rivals if turn % 2 == 0 else reversed(rivals):
             rival.turn(arguments.steps)
@@ -78,9 +82,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--networks", nargs="+", choices=NETWORKS, default=["bert_classify", "gpt2", "resnet18", "tutorial"]
-    )
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=DEFAULT)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--dropout", type=float, default=0.1)

@@ -117,6 +117,36 @@ def resnet18(dropout: float) -> Made:
     return ResNet18(), (torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)))
 
 
+def pair(inputs: int, outputs: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for channels in (inputs, outputs):
+        layers += [nn.Conv2d(channels, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256)) -> None:
+        super().__init__()
+        steps = list(pairwise(widths))
+        self.down = nn.ModuleList([pair(a, b) for a, b in [(3, widths[0]), *steps]])
+        self.up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(steps)])
+        self.merge = nn.ModuleList([pair(2 * a, a) for a, _ in reversed(steps)])
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen = [self.down[0](x)]
+        for block in self.down[1:]:
+            seen.append(block(nn.functional.max_pool2d(seen[-1], 2)))
+        x = seen.pop()
+        for up, merge in zip(self.up, self.merge, strict=True):
+            x = merge(torch.cat([up(x), seen.pop()], 1))
+        return nn.functional.cross_entropy(self.head(x), labels)
+
+
+def unet(dropout: float) -> Made:
+    return UNet(), (torch.randn(4, 3, 64, 64), torch.randint(0, 2, (4, 64, 64)))
+
+
 class MeanOfStates(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -145,6 +175,7 @@ NETWORKS: dict[str, Callable[[float], Made]] = {
     "gpt2": lambda p: gpt2(p, 4, 384, 4, 128),
     "tutorial": tutorial,
     "resnet18": resnet18,
+    "unet": unet,
     "llama": llama,
     "bert_base": lambda p: bert(True, p, 12, 768, 2, 128),
     "gpt2_base": lambda p: gpt2(p, 12, 768, 2, 128),

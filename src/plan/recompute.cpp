@@ -185,6 +185,7 @@ class Beginnings {
   State least(std::size_t beginning) {
     State state = states_[beginning];
     search_.drop_until(state, 0);
+    search_.take_up(state, state.result.peak);
     return state;
   }
 
@@ -222,38 +223,67 @@ Fates keep_all(const Outline& outline) {
   return fates;
 }
 
-RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget, const MeasurePeak& measure) {
-  Search search(outline);
-  Beginnings beginnings(outline, search);
-  RecomputeResult result;
-  auto take_if_it_fits = [&](const State& state) {
-    const std::size_t peak = measure(state.fates);
-    if (peak <= budget) result.found = Recomputation{state.fates, peak, state.result.cost};
-    return peak;
-  };
-  // Places in an arena leave gaps, which no two plans have in common: what does not fit by them is looked for again
-  // with less.
-  constexpr std::size_t kCandidates = 2, kTries = 5;
-  std::vector<Candidate> candidates = cheapest_first(beginnings, budget);
-  if (candidates.size() > kCandidates) candidates.resize(kCandidates);
-  for (std::size_t i = 0; i < kTries; ++i) {
-    const std::size_t target = budget - budget * i / 25;
-    for (Candidate& candidate : candidates) {
-      if (i > 0) {
-        std::optional<State> state = beginnings.search(candidate.beginning, target);
-        if (!state) continue;
-        candidate.state = std::move(*state);
+namespace {
+
+class Choosing {
+ public:
+  Choosing(const Outline& outline, std::size_t budget, const MeasurePeak& measure)
+      : budget_(budget), measure_(measure), search_(outline), beginnings_(outline, search_) {}
+
+  RecomputeResult run() {
+    if (!try_cheapest()) try_least();
+    return std::move(result_);
+  }
+
+ private:
+  /// Places in an arena leave gaps, which no two plans have in common: what does not fit by them is looked for again
+  /// with less.
+  bool try_cheapest() {
+    constexpr std::size_t kCandidates = 2, kTries = 5;
+    std::vector<Candidate> candidates = cheapest_first(beginnings_, budget_);
+    if (candidates.size() > kCandidates) candidates.resize(kCandidates);
+    for (std::size_t i = 0; i < kTries; ++i) {
+      for (Candidate& candidate : candidates) {
+        if (i > 0) {
+          std::optional<State> state = beginnings_.search(candidate.beginning, budget_ - budget_ * i / 25);
+          if (!state) continue;
+          candidate.state = std::move(*state);
+        }
+        if (take(candidate.state)) return true;
       }
-      take_if_it_fits(candidate.state);
-      if (result.found) return result;
+    }
+    return false;
+  }
+
+  void try_least() {
+    for (std::size_t i = 0; i < beginnings_.count(); ++i) {
+      if (take(beginnings_.least(i))) return;
     }
   }
-  for (std::size_t i = 0; i < beginnings.count(); ++i) {
-    const std::size_t peak = take_if_it_fits(beginnings.least(i));
-    if (result.found) return result;
-    if (result.least_peak == 0 || peak < result.least_peak) result.least_peak = peak;
+
+  /// Whether it fits; if nothing does, the smallest is to be found.
+  bool take(const State& state) {
+    const std::size_t peak = measure_(state.fates);
+    result_.fits = peak <= budget_;
+    const bool is_less =
+        peak < result_.chosen.peak || (peak == result_.chosen.peak && state.result.cost < result_.chosen.cost);
+    if (result_.fits || result_.chosen.fates.empty() || is_less) {
+      result_.chosen = {state.fates, peak, state.result.cost};
+    }
+    return result_.fits;
   }
-  return result;
+
+  std::size_t budget_;
+  const MeasurePeak& measure_;
+  Search search_;
+  Beginnings beginnings_;
+  RecomputeResult result_;
+};
+
+}  // namespace
+
+RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget, const MeasurePeak& measure) {
+  return Choosing(outline, budget, measure).run();
 }
 
 }  // namespace backpass

@@ -28,8 +28,8 @@ using MeasurePeak = std::function<std::size_t(const Fates&)>;
 Fates keep_all(const Outline& outline);
 
 struct RecomputeResult {
-  std::optional<Recomputation> found;
-  std::size_t least_peak = 0;  ///< of all that was tried, if nothing was found
+  Recomputation chosen;  ///< the cheapest that fits; if none does, the one with the smallest peak
+  bool fits = false;
 };
 
 RecomputeResult choose_recomputation(const Outline& outline, std::size_t budget, const MeasurePeak& measure);

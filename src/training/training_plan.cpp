@@ -102,8 +102,15 @@ Reports describe(const Program& program, Outline outline, const std::vector<doub
 
 [[noreturn]] void fail_for_sizes(const Binding& binding, std::size_t needed, double given) {
   const Value& found = *binding.program->values[static_cast<std::size_t>(binding.found.front())];
-  fail<Unsupported>("max_memory: got ", given, " for a run of up to ", needed, " bytes whose sizes data decide ('",
-                    found.name, "'): what to compute again is not chosen there; use a smaller batch, or allow as much");
+  fail<Unsupported>(
+      "max_memory: got ", given, " for a run of at least ", needed, " bytes whose sizes data decide ('", found.name,
+      "') without a bound: what to compute again is not chosen there; use a smaller batch, or allow as much");
+}
+
+/// The most that a run can take; where no bound is known, no budget contains it.
+std::size_t most_bytes(std::shared_ptr<const Binding> binding) {
+  const std::shared_ptr<const Binding> last = at_most(std::move(binding)).back();
+  return last->rest == nullptr ? last->arena_bytes() : std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace
@@ -142,6 +149,22 @@ std::shared_ptr<ReadyPlan> TrainingPlan::current() const {
   return current_;
 }
 
+void TrainingPlan::allow_excess() {
+  std::lock_guard lock(mutex_);
+  may_exceed_ = true;
+}
+
+void TrainingPlan::grant_excess(std::size_t least, std::size_t needed) {
+  std::lock_guard lock(mutex_);
+  if (!may_exceed_) fail_for_budget(options_.max_memory, needed, least);
+  granted_ = std::max(granted_, least);
+}
+
+std::size_t TrainingPlan::excess() const {
+  std::lock_guard lock(mutex_);
+  return granted_;
+}
+
 void TrainingPlan::release_memory() {
   plain_->executable->release_memory();
   current()->executable->release_memory();
@@ -150,10 +173,10 @@ void TrainingPlan::release_memory() {
 /// A share is one of the most that any inputs so far needed: the arena stays as large as that.
 std::size_t TrainingPlan::allowed(std::size_t needed) {
   if (options_.max_memory == 0) return std::numeric_limits<std::size_t>::max();
-  if (options_.max_memory > 1) return static_cast<std::size_t>(options_.max_memory);
   std::lock_guard lock(mutex_);
+  if (options_.max_memory > 1) return std::max(granted_, static_cast<std::size_t>(options_.max_memory));
   most_needed_ = std::max(most_needed_, needed);
-  return static_cast<std::size_t>(options_.max_memory * static_cast<double>(most_needed_));
+  return std::max(granted_, static_cast<std::size_t>(options_.max_memory * static_cast<double>(most_needed_)));
 }
 
 std::shared_ptr<ReadyPlan> TrainingPlan::ready_for(std::span<const RuntimeValue> inputs) {
@@ -161,15 +184,15 @@ std::shared_ptr<ReadyPlan> TrainingPlan::ready_for(std::span<const RuntimeValue>
   const bool is_asked = has_backward_ && !options_.recompute.empty();
   const bool is_share = options_.max_memory <= 1;
   if (!is_asked && (options_.max_memory == 0 || (is_share && !has_backward_))) return ready;
-  const std::shared_ptr<const Binding> plain = plain_->executable->binding_for(inputs);
-  const std::size_t needed = at_most(plain).back()->arena_bytes();
+  const std::shared_ptr<const Binding> plain = at_most(plain_->executable->binding_for(inputs)).back();
+  const std::size_t needed = plain->arena_bytes();
   const std::size_t budget = allowed(needed);
-  if (plain->rest != nullptr) {  // what is to be kept cannot be chosen before sizes are known
+  if (plain->rest != nullptr) {
     if (needed > budget) fail_for_sizes(*plain, needed, options_.max_memory);
-    return ready;
+    return plain_;
   }
   const bool is_chosen = !is_asked || ready != plain_;
-  if (is_chosen && ready->executable->binding_for(inputs)->arena_bytes() <= budget) return ready;
+  if (is_chosen && most_bytes(ready->executable->binding_for(inputs)) <= budget) return ready;
   ready = decide(inputs, needed, budget);
   std::lock_guard lock(mutex_);
   current_ = ready;
@@ -182,28 +205,28 @@ std::shared_ptr<ReadyPlan> TrainingPlan::decide(std::span<const RuntimeValue> in
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<Program> ordered = make_program(*ordered_);
   const Program& program = *ordered;
-  const std::unique_ptr<Binding> binding = make_binding(program, inputs);
-  const std::vector<double> operations = count_operations(program, *binding);
-  Outline outline = make_outline(program, *binding, ordered_forward_, operations);
+  const std::vector<std::shared_ptr<const Binding>> parts = at_most(make_binding(program, inputs));
+  const std::vector<double> operations = count_operations(program, *parts.back());
+  Outline outline = make_outline(program, parts, ordered_forward_, operations);
   const Fates wanted = mark_unwanted(request_, program, outline);
   const Choice choice(program, outline);
   auto rewritten = [&](const Fates& fates) { return with_repeats(*ordered_, ordered_forward_, choice.repeats(fates)); };
   auto measure = [&](const Fates& fates) {
     const std::unique_ptr<Graph> graph = rewritten(fates);
-    return make_binding(*make_program(*graph), inputs)->arena_bytes();
+    const std::unique_ptr<Program> repeating = make_program(*graph);
+    return most_bytes(make_binding(*repeating, inputs));
   };
   RecomputeResult result;
   const std::size_t peak = options_.recompute.empty() ? 0 : measure(wanted);
   if (!options_.recompute.empty() && peak <= budget) {
-    result.found = Recomputation{wanted, peak, Rehearsal(outline).run(wanted).cost};
+    result = {{wanted, peak, Rehearsal(outline).run(wanted).cost}, true};
   } else {
     result = choose_recomputation(outline, budget, measure);
   }
-  if (!result.found) {
-    fail_for_budget(options_.max_memory, needed, std::min(result.least_peak, needed));
-  }
-  std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.found->fates));
-  ready->reports = describe(program, outline, operations, *result.found, needed);
+  if (!result.fits) grant_excess(std::min(result.chosen.peak, needed), needed);
+  if (!result.fits && result.chosen.peak >= needed) return plain_;
+  std::shared_ptr<ReadyPlan> ready = make_ready(rewritten(result.chosen.fates));
+  ready->reports = describe(program, outline, operations, result.chosen, needed);
   ready->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return ready;
 }
