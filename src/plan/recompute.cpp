@@ -55,11 +55,25 @@ class Search {
     }
   }
 
-  /// Keeps more as long as it fits: first what saves most per byte.
-  void take_up(State& state, std::size_t target) {
+  /// Keeps others instead of a value, where that costs less.
+  void exchange(State& state, std::size_t target) {
+    for (std::size_t v = 0; v < outline_.values.size(); ++v) {
+      if (!outline_.values[v].is_choosable || state.fates[v] != Fate::kept) continue;
+      State other = state;
+      other.fates[v] = Fate::made_again;
+      other.result = rehearsal_.run(other.fates);
+      if (other.result.peak > target || other.result.cost == state.result.cost) continue;
+      take_up(other, target, static_cast<int>(v));
+      if (other.result.cost < state.result.cost) state = std::move(other);
+    }
+  }
+
+  /// Keeps more, but not `except`, as long as it fits: first what saves most per byte.
+  void take_up(State& state, std::size_t target, int except = -1) {
     for (int round = 0; round < 2; ++round) {
       bool has_changed = false;
       for (int v : best_to_keep(state)) {
+        if (v == except) continue;
         const bool is_unwanted = outline_.values[static_cast<std::size_t>(v)].is_unwanted;
         for (Fate to : {Fate::kept, Fate::made_again, Fate::made_each_time}) {
           if (to >= fate(state, v) || (to == Fate::kept && is_unwanted)) continue;
@@ -249,6 +263,7 @@ class Choosing {
           if (!state) continue;
           candidate.state = std::move(*state);
         }
+        search_.exchange(candidate.state, budget_ - budget_ * i / 25);
         if (take(candidate.state)) return true;
       }
     }

@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (2, 16)).transpose(1, 2) for t in x.split(32, -1))
+        q, k, v = (t.reshape(*t.shape[:2], 2, 16).transpose(1, 2) for t in x.chunk(3, -1))
         scores = (q @ k.transpose(-1, -2)) / 4 + torch.full((x.shape[1], x.shape[1]), -1e9).triu(1)
         attended: torch.Tensor = self.dropout(scores.softmax(-1)) @ v
         return attended.transpose(1, 2).flatten(-2)
