@@ -14,9 +14,14 @@ struct State {
   Rehearsal::Result result;
 };
 
+// Steps to go through in search of a cheaper choice once there is one, about a second of them.
+constexpr std::size_t kEnoughSteps = 10'000'000;
+
 class Search {
  public:
   explicit Search(const Outline& outline) : outline_(outline), rehearsal_(outline) {}
+
+  bool is_long() const { return rehearsal_.walked() > kEnoughSteps; }
 
   State everything() {
     State state{keep_all(outline_), {}};
@@ -58,6 +63,7 @@ class Search {
   /// Keeps others instead of a value, where that costs less.
   void exchange(State& state, std::size_t target) {
     for (std::size_t v = 0; v < outline_.values.size(); ++v) {
+      if (is_long()) return;
       if (!outline_.values[v].is_choosable || state.fates[v] != Fate::kept) continue;
       State other = state;
       other.fates[v] = Fate::made_again;
@@ -70,7 +76,7 @@ class Search {
 
   /// Keeps more, but not `except`, as long as it fits: first what saves most per byte.
   void take_up(State& state, std::size_t target, int except = -1) {
-    for (int round = 0; round < 2; ++round) {
+    for (int round = 0; round == 0 || (round == 1 && !is_long()); ++round) {
       bool has_changed = false;
       for (int v : best_to_keep(state)) {
         if (v == except) continue;
@@ -186,6 +192,7 @@ class Beginnings {
   }
 
   std::size_t count() const { return states_.size(); }
+  bool is_long() const { return search_.is_long(); }
 
   std::optional<State> search(std::size_t beginning, std::size_t target) {
     State state = states_[beginning];
@@ -216,6 +223,7 @@ struct Candidate {
 std::vector<Candidate> cheapest_first(Beginnings& beginnings, std::size_t target) {
   std::vector<Candidate> found;
   for (std::size_t i = 0; i < beginnings.count(); ++i) {
+    if (!found.empty() && beginnings.is_long()) break;
     if (std::optional<State> state = beginnings.search(i, target)) found.push_back({i, std::move(*state)});
   }
   std::stable_sort(found.begin(), found.end(),
@@ -257,17 +265,27 @@ class Choosing {
     std::vector<Candidate> candidates = cheapest_first(beginnings_, budget_);
     if (candidates.size() > kCandidates) candidates.resize(kCandidates);
     for (std::size_t i = 0; i < kTries; ++i) {
+      const std::size_t target = budget_ - budget_ * i / 25;
       for (Candidate& candidate : candidates) {
         if (i > 0) {
-          std::optional<State> state = beginnings_.search(candidate.beginning, budget_ - budget_ * i / 25);
+          std::optional<State> state = beginnings_.search(candidate.beginning, target);
           if (!state) continue;
           candidate.state = std::move(*state);
         }
-        search_.exchange(candidate.state, budget_ - budget_ * i / 25);
-        if (take(candidate.state)) return true;
+        if (!take(candidate.state)) continue;
+        improve(candidate.state, target);
+        return true;
       }
     }
     return false;
+  }
+
+  void improve(State state, std::size_t target) {
+    search_.exchange(state, target);
+    const bool is_cheaper = state.result.cost < result_.chosen.cost;
+    if (!is_cheaper) return;
+    const std::size_t peak = measure_(state.fates);
+    if (peak <= budget_) result_.chosen = {state.fates, peak, state.result.cost};
   }
 
   void try_least() {

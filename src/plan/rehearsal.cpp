@@ -189,6 +189,7 @@ void Rehearsal::walk_through(const Fates& fates) {
     if (!step.is_forward) add_repeats(static_cast<int>(s), fates);
     add_entry(static_cast<int>(s), false, fates);
   }
+  walked_ += walk_.size();
 }
 
 double Rehearsal::cost(const Fates& fates) {

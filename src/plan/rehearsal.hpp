@@ -57,6 +57,9 @@ class Rehearsal {
   /// The cost alone, which is found sooner.
   double cost(const Fates& fates);
 
+  /// Steps gone through since the beginning: what all of it took so far.
+  std::size_t walked() const { return walked_; }
+
   /// After run(): how often the step ran again.
   int repeats(int step) const { return repeats_[static_cast<std::size_t>(step)]; }
   /// After run(): whether a value of the forward pass was there at a position, as it was first made.
@@ -97,6 +100,7 @@ class Rehearsal {
   const Outline& outline_;
   std::vector<int> epochs_;  // per step
   std::vector<Entry> walk_;
+  std::size_t walked_ = 0;
   // Numbers of what entries read and write: values as they are first made, then as they are made again.
   std::vector<int> numbers_;
   std::vector<int> value_of_;  // per number
