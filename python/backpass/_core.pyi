@@ -566,6 +566,11 @@ class ModuleSession:
         One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None. With `keep` it may be called again, repeating the forward pass.
         """
 
+    def memory_excess(self) -> int:
+        """
+        Bytes that passes take which max_memory turned out not to suffice for after their forward pass; 0 when it does.
+        """
+
     def repeats(self, pending: Pending, seeds: list) -> bool:
         """
         Whether backward() would repeat the forward pass and so read all of its inputs again.

@@ -113,6 +113,9 @@ void bind_module(nb::module_& m) {
       .def("backward", &backward, nb::arg("pending"), nb::arg("seeds"), nb::arg("keep") = false,
            "One gradient per name of requires_grad, None where nothing flows back. `seeds`: one per output or None. "
            "With `keep` it may be called again, repeating the forward pass.")
+      .def("memory_excess", &ModuleSession::memory_excess,
+           "Bytes that passes take which max_memory turned out not to suffice for after their forward pass; 0 when it "
+           "does.")
       .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
            "Whether backward() would repeat the forward pass and so read all of its inputs again.")
       .def("read_by_backward", &unlocked<&ModuleSession::read_by_backward>,

@@ -12,7 +12,12 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::size_t largest_live_set(std::span<const Lifetime> lifetimes, const Occupied& occupied) {
+struct LiveSet {
+  std::size_t bytes = 0;
+  int step = 0;
+};
+
+LiveSet largest_live_set(std::span<const Lifetime> lifetimes, const Occupied& occupied) {
   int end = 0;
   for (const Lifetime& l : lifetimes) end = std::max(end, l.last);
   std::vector<std::int64_t> change(static_cast<std::size_t>(end) + 2, 0);
@@ -23,9 +28,12 @@ std::size_t largest_live_set(std::span<const Lifetime> lifetimes, const Occupied
   for (const Lifetime& l : lifetimes) add(l.bytes, l.first, l.last);
   for (const Occupied::Buffer& b : occupied.buffers) add(b.bytes, 0, std::min(b.last, end));
   std::int64_t live = 0;
-  std::int64_t most = 0;
-  for (std::int64_t c : change) most = std::max(most, live += c);
-  return static_cast<std::size_t>(most);
+  LiveSet most;
+  for (std::size_t s = 0; s < change.size(); ++s) {
+    live += change[s];
+    if (live > static_cast<std::int64_t>(most.bytes)) most = {static_cast<std::size_t>(live), static_cast<int>(s)};
+  }
+  return most;
 }
 
 struct Placed {
@@ -92,26 +100,27 @@ ArenaPlan place_in_order(std::span<const Lifetime> lifetimes, const Occupied& oc
 }  // namespace
 
 ArenaPlan plan_arena(std::span<const Lifetime> lifetimes, const Occupied& occupied) {
-  std::size_t bound = largest_live_set(lifetimes, occupied);
+  const LiveSet most = largest_live_set(lifetimes, occupied);
   std::vector<std::size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
+  ArenaPlan best;
+  best.peak = std::numeric_limits<std::size_t>::max();
   auto try_order = [&](auto before, bool is_by_start) {
+    if (best.peak <= most.bytes + most.bytes / 20) return;
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return before(lifetimes[a], lifetimes[b]); });
-    return place_in_order(lifetimes, occupied, order, is_by_start);
+    ArenaPlan plan = place_in_order(lifetimes, occupied, order, is_by_start);
+    if (plan.peak < best.peak) best = std::move(plan);
   };
-  auto good = [&](const ArenaPlan& p) { return p.peak <= bound + bound / 20; };
-  ArenaPlan best = try_order([](const Lifetime& a, const Lifetime& b) { return a.first < b.first; }, true);
-  if (!good(best)) {
-    ArenaPlan other = try_order([](const Lifetime& a, const Lifetime& b) { return a.bytes > b.bytes; }, false);
-    if (other.peak < best.peak) best = std::move(other);
-  }
-  if (!good(best)) {
-    ArenaPlan other =
-        try_order([](const Lifetime& a, const Lifetime& b) { return a.last - a.first > b.last - b.first; }, false);
-    if (other.peak < best.peak) best = std::move(other);
-  }
-  best.lower_bound = bound;
+  auto length = [](const Lifetime& l) { return l.last - l.first; };
+  auto is_in_most = [&](const Lifetime& l) { return l.first <= most.step && most.step <= l.last; };
+  using L = const Lifetime&;
+  try_order([](L a, L b) { return a.first < b.first; }, true);
+  try_order([](L a, L b) { return a.bytes > b.bytes; }, false);
+  try_order([&](L a, L b) { return length(a) > length(b); }, false);
+  try_order([&](L a, L b) { return is_in_most(a) != is_in_most(b) ? is_in_most(a) : length(a) > length(b); }, false);
+  try_order([&](L a, L b) { return is_in_most(a) != is_in_most(b) ? is_in_most(a) : a.bytes > b.bytes; }, false);
+  best.lower_bound = most.bytes;
   return best;
 }
 

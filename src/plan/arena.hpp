@@ -33,8 +33,8 @@ struct ArenaPlan {
 };
 
 /// Buffers in order of their start, each at the lowest offset where it meets no buffer alive at the same time: quick,
-/// because only what is alive is looked at. When that misses the lower bound by more than 5 %, buffers are also tried
-/// by size and by lifetime, and the best kept.
+/// because only what is alive is looked at. While the best misses the lower bound by more than 5 %, other orders are
+/// tried: by size, by lifetime, and those first that are alive when most is.
 ArenaPlan plan_arena(std::span<const Lifetime> lifetimes, const Occupied& occupied = {});
 
 }  // namespace backpass

@@ -26,8 +26,8 @@ bool have_one_type(const Node& node) {
 
 class Repeating {
  public:
-  Repeating(const Graph& graph, const NodeSet& forward, const std::function<bool(const Value*)>& is_kept)
-      : graph_(graph), forward_(forward), is_kept_(is_kept), result_(clone(graph)), copies_(result_.graph->nodes()) {
+  Repeating(const Graph& graph, const NodeSet& forward, const Repeats& repeats)
+      : graph_(graph), forward_(forward), repeats_(repeats), result_(clone(graph)), copies_(result_.graph->nodes()) {
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) order_.emplace(graph.nodes()[i], i);
   }
 
@@ -41,25 +41,27 @@ class Repeating {
 
  private:
   bool is_gone(const Value* v) const {
-    return v != nullptr && v->producer != nullptr && forward_.count(v->producer) != 0 && !is_kept_(v);
+    return v != nullptr && v->producer != nullptr && forward_.count(v->producer) != 0 && !repeats_.is_kept(v);
   }
 
   void redirect(const Node& node, Node& copy) {
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       if (!is_gone(node.inputs[i])) continue;
-      repeat(node.inputs[i]->producer, copy);
+      repeat(node.inputs[i]->producer, copy, {repeats_.epoch(&node), static_cast<int>(order_.at(&node))});
       result_.graph->set_input(copy, i, repeated_.at(node.inputs[i]));
     }
   }
 
   /// Puts copies of the node, and of those whose results it reads that are gone, before `reader`.
-  void repeat(const Node* first, const Node& reader) {
+  void repeat(const Node* first, const Node& reader, const Moment& now) {
     std::vector<const Node*> todo{first};
     std::vector<const Node*> chosen;
     while (!todo.empty()) {
       const Node* node = todo.back();
       todo.pop_back();
-      if (!seen_.insert(node).second) continue;
+      Moment& made = made_[node];
+      if (made.serves(now, repeats_.fate(node))) continue;
+      made = now;
       chosen.push_back(node);
       for (const Value* v : node->inputs) {
         if (is_gone(v)) todo.push_back(v->producer);
@@ -78,7 +80,7 @@ class Repeating {
       writes.push_back(v == nullptr ? nullptr : result_.graph->add_value(v->name + "_again", v->type));
       if (v == nullptr) continue;
       writes.back()->ints = v->ints;
-      repeated_.emplace(v, writes.back());
+      repeated_[v] = writes.back();
     }
     Node* copy =
         result_.graph->add_node(node.op, std::move(reads), std::move(writes), name_of_copy(node), node.domain, &before);
@@ -95,12 +97,12 @@ class Repeating {
 
   const Graph& graph_;
   const NodeSet& forward_;
-  const std::function<bool(const Value*)>& is_kept_;
+  const Repeats& repeats_;
   Clone result_;
   std::vector<Node*> copies_;  // of the nodes of the graph, in their order
   std::unordered_map<const Node*, std::size_t> order_;
-  NodeSet seen_;
-  std::unordered_map<const Value*, Value*> repeated_;
+  std::unordered_map<const Node*, Moment> made_;       // when the newest copy was made
+  std::unordered_map<const Value*, Value*> repeated_;  // by the newest copy
 };
 
 }  // namespace
@@ -133,9 +135,8 @@ NodeSet nodes_to_repeat(const Graph& graph, const NodeSet& forward) {
   return found;
 }
 
-std::unique_ptr<Graph> with_repeats(const Graph& graph, const NodeSet& forward,
-                                    const std::function<bool(const Value*)>& is_kept) {
-  return Repeating(graph, forward, is_kept).run();
+std::unique_ptr<Graph> with_repeats(const Graph& graph, const NodeSet& forward, const Repeats& repeats) {
+  return Repeating(graph, forward, repeats).run();
 }
 
 }  // namespace backpass

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "graph/halves.hpp"
+#include "plan/fate.hpp"
 
 namespace backpass {
 
@@ -19,10 +20,16 @@ std::size_t input_of_copy(const Node& node, std::size_t i);
 /// The nodes in `forward` that those outside of it may need again, however little is kept.
 NodeSet nodes_to_repeat(const Graph& graph, const NodeSet& forward);
 
-/// A copy of the graph whose nodes outside of `forward` read no results of nodes in `forward` but those that
-/// `is_kept` holds for. They read results of copies instead, each of which stands before its first reader. What
-/// subgraphs capture and what is_repeatable() does not hold for has to be kept.
-std::unique_ptr<Graph> with_repeats(const Graph& graph, const NodeSet& forward,
-                                    const std::function<bool(const Value*)>& is_kept);
+/// What the second half of a graph finds of the first.
+struct Repeats {
+  std::function<bool(const Value*)> is_kept;
+  std::function<Fate(const Node*)> fate = [](const Node*) { return Fate::made_again; };  ///< of a node made again
+  std::function<int(const Node*)> epoch = [](const Node*) { return 0; };                 ///< of one that reads it
+};
+
+/// A copy of the graph whose nodes outside of `forward` read no results of nodes in `forward` but those that are kept.
+/// They read results of copies instead, each of which stands before its first reader. What subgraphs capture and what
+/// is_repeatable() does not hold for has to be kept.
+std::unique_ptr<Graph> with_repeats(const Graph& graph, const NodeSet& forward, const Repeats& repeats);
 
 }  // namespace backpass

@@ -88,6 +88,15 @@ struct InferenceSession::Impl {
     if (!problems.empty()) fail(problems.substr(1));
   }
 
+  /// There is nothing to give up, so a share of what is needed is no limit here.
+  void check_memory(std::span<const RuntimeValue> values) const {
+    if (options.max_memory <= 1 || executable == nullptr) return;
+    const std::size_t needed = at_most(executable->binding_for(values)).back()->arena_bytes();
+    if (static_cast<double>(needed) <= options.max_memory) return;
+    fail("max_memory: got ", static_cast<std::size_t>(options.max_memory), " bytes, expected at least ", needed,
+         "; use a smaller batch, or allow as much");
+  }
+
   static std::string names(const std::vector<ValueInfo>& infos) {
     std::string text;
     for (const ValueInfo& info : infos) text += (text.empty() ? "" : ", ") + printable(info.name);
@@ -144,6 +153,7 @@ std::vector<RuntimeValue> InferenceSession::run(std::span<const std::string> out
   std::vector<RuntimeValue> values = impl_->arrange(feeds);
   if (impl_->options.reference) check_symbols(impl_->graph->inputs, values);  // a binding checks them by itself
   CallScope call(impl_->options);
+  impl_->check_memory(values);
   RandomScope random(impl_->random);
   std::vector<RuntimeValue> results =
       impl_->options.reference ? impl_->interpreted(values) : impl_->executable->run(values);
@@ -155,6 +165,7 @@ void InferenceSession::run_into(std::span<const RuntimeValue> inputs, std::span<
     fail<Unsupported>("run_into needs a plan; it was turned off by SessionOptions::reference");
   impl_->check_all(inputs);
   CallScope call(impl_->options);
+  impl_->check_memory(inputs);
   RandomScope random(impl_->random);
   impl_->executable->run_into(inputs, outputs);
 }

@@ -201,8 +201,9 @@ struct ModuleSession::Impl {
       expected = mask;
     }
     std::vector<RuntimeValue> ignored;
-    return start(variant_for(mask), pending.random_, pending.paused_ ? pending.paused_->inputs() : pending.inputs_,
-                 ignored);
+    const std::shared_ptr<Variant> variant = variant_for(mask);
+    variant->plan->allow_excess();  // the forward pass was accepted: to refuse now would come too late
+    return start(variant, pending.random_, pending.paused_ ? pending.paused_->inputs() : pending.inputs_, ignored);
   }
 };
 
@@ -290,6 +291,8 @@ std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::rea
   const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
   return {variant->later.inputs, variant->later.outputs};
 }
+
+std::size_t ModuleSession::memory_excess() { return impl_->variant_for(impl_->expectation())->plan->excess(); }
 
 std::string ModuleSession::training_model() {
   return impl_->written(*impl_->differentiated(impl_->expectation(), nullptr).graph);

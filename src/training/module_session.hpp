@@ -57,6 +57,10 @@ class ModuleSession {
   /// Whether backward() would have to repeat the forward pass, and so read inputs again that it needs no more
   /// otherwise. `arrived`: of each output, whether there is a gradient.
   bool repeats(const Pending& pending, std::vector<bool> arrived) const;
+
+  /// Bytes that passes take whose gradients were not those expected when max_memory was found to suffice, and for which
+  /// it does not; 0 when it does.
+  std::size_t memory_excess();
   /// Inputs and outputs whose contents backward() reads where they are, should gradients arrive as expected: those that
   /// must stay as they are.
   std::pair<std::vector<std::size_t>, std::vector<std::size_t>> read_by_backward();

@@ -35,15 +35,19 @@ double operations_of(const Node& node) {
   return elements;
 }
 
+using Parts = std::span<const std::shared_ptr<const Binding>>;
+
 class OutlineMaker {
  public:
-  OutlineMaker(const Program& program, const Binding& binding, const NodeSet& forward)
-      : program_(program), binding_(binding), forward_(forward) {}
+  OutlineMaker(const Program& program, Parts parts, const NodeSet& forward)
+      : program_(program), parts_(parts), binding_(*parts.back()), forward_(forward) {}
 
   Outline run(const std::vector<double>& operations) {
     add_values();
     std::vector<const BoundStep*> kernels(program_.steps.size(), nullptr);
-    for (const BoundStep& b : binding_.steps) kernels[static_cast<std::size_t>(b.step)] = &b;
+    for (const auto& part : parts_) {
+      for (const BoundStep& b : part->steps) kernels[static_cast<std::size_t>(b.step)] = &b;
+    }
     for (std::size_t s = 0; s < program_.steps.size(); ++s) add_step(s, kernels[s], operations[s]);
     find_views_that_run();
     for (std::size_t s = 0; s < program_.steps.size(); ++s) find_choosable(s);
@@ -125,6 +129,7 @@ class OutlineMaker {
   }
 
   const Program& program_;
+  Parts parts_;
   const Binding& binding_;
   const NodeSet& forward_;
   Outline outline_;
@@ -148,9 +153,9 @@ std::vector<double> count_operations(const Program& program, const Binding& bind
   return operations;
 }
 
-Outline make_outline(const Program& program, const Binding& binding, const NodeSet& forward,
-                     const std::vector<double>& operations) {
-  return OutlineMaker(program, binding, forward).run(operations);
+Outline make_outline(const Program& program, std::span<const std::shared_ptr<const Binding>> parts,
+                     const NodeSet& forward, const std::vector<double>& operations) {
+  return OutlineMaker(program, parts, forward).run(operations);
 }
 
 }  // namespace backpass

@@ -1,6 +1,9 @@
 // What a binding says of a training graph, as plan/recompute.hpp wants to know it.
 #pragma once
 
+#include <memory>
+#include <span>
+
 #include "plan/rehearsal.hpp"
 #include "plan/repeat.hpp"
 #include "runtime/binding.hpp"
@@ -10,7 +13,8 @@ namespace backpass {
 /// Operations of every step under these extents.
 std::vector<double> count_operations(const Program& program, const Binding& binding);
 
-Outline make_outline(const Program& program, const Binding& binding, const NodeSet& forward,
-                     const std::vector<double>& operations);
+/// `parts`: the Bindings of a run, the last of which knows all values.
+Outline make_outline(const Program& program, std::span<const std::shared_ptr<const Binding>> parts,
+                     const NodeSet& forward, const std::vector<double>& operations);
 
 }  // namespace backpass

@@ -46,36 +46,36 @@ RecomputeRequest::Operators read_operators(const std::string& text, int& mode) {
 
 /// Values that backward reads and that are made of others that it reads, or that are always there, without products.
 void mark_cheap(const Program& program, Outline& outline) {
-  const Kept all = keep_all(outline);
+  const Fates all = keep_all(outline);
   std::vector<char> is_cheap(outline.values.size(), 0);
   for (std::size_t s = 0; s < outline.steps.size(); ++s) {
     const Outline::Step& step = outline.steps[s];
     if (!step.is_forward || !step.is_repeatable || program.steps[s].node->def->flops != nullptr) continue;
     const bool has_all = std::all_of(step.inputs.begin(), step.inputs.end(), [&](int v) {
       const auto root = static_cast<std::size_t>(outline.values[static_cast<std::size_t>(v)].root);
-      return !outline.values[root].is_choosable || all[root] != 0 || is_cheap[root] != 0;
+      return !outline.values[root].is_choosable || all[root] == Fate::kept || is_cheap[root] != 0;
     });
     if (!has_all) continue;
     for (int v : step.outputs) {
       const auto root = static_cast<std::size_t>(outline.values[static_cast<std::size_t>(v)].root);
       is_cheap[root] = 1;
-      if (all[root] != 0) outline.values[root].is_unwanted = true;
+      if (all[root] == Fate::kept) outline.values[root].is_unwanted = true;
     }
   }
 }
 
 void mark_all_but_boundaries(Outline& outline) {
   for (Outline::Value& value : outline.values) value.is_unwanted = value.is_choosable;
-  for (const std::vector<int>& boundary : find_boundaries(outline)) {
-    for (int v : boundary) outline.values[static_cast<std::size_t>(v)].is_unwanted = false;
+  for (const Boundary& boundary : find_boundaries(outline)) {
+    for (int v : boundary.values) outline.values[static_cast<std::size_t>(v)].is_unwanted = false;
   }
 }
 
 void mark_operators(const RecomputeRequest::Operators& operators, const Program& program, Outline& outline) {
-  const Kept all = keep_all(outline);
+  const Fates all = keep_all(outline);
   int left = operators.count < 0 ? static_cast<int>(all.size()) : operators.count;
   for (std::size_t v = 0; v < all.size() && left > 0; ++v) {
-    if (all[v] == 0) continue;
+    if (all[v] != Fate::kept) continue;
     const std::string& op = program.steps[static_cast<std::size_t>(outline.values[v].producer)].node->op;
     if (std::find(operators.names.begin(), operators.names.end(), op) == operators.names.end()) continue;
     outline.values[v].is_unwanted = true;
@@ -101,16 +101,16 @@ RecomputeRequest read_recompute(std::span<const std::string> texts) {
   return request;
 }
 
-Kept mark_unwanted(const RecomputeRequest& request, const Program& program, Outline& outline) {
+Fates mark_unwanted(const RecomputeRequest& request, const Program& program, Outline& outline) {
   if (request.is_blocks) mark_all_but_boundaries(outline);
   if (request.is_cheap) mark_cheap(program, outline);
   for (const RecomputeRequest::Operators& operators : request.operators) mark_operators(operators, program, outline);
-  Kept kept = keep_all(outline);
-  if (!request.is_blocks) return kept;
-  for (std::size_t v = 0; v < kept.size(); ++v) {
-    if (outline.values[v].is_choosable && !outline.values[v].is_unwanted) kept[v] = 1;
+  Fates fates = keep_all(outline);
+  if (!request.is_blocks) return fates;
+  for (std::size_t v = 0; v < fates.size(); ++v) {
+    if (outline.values[v].is_choosable && !outline.values[v].is_unwanted) fates[v] = Fate::kept;
   }
-  return kept;
+  return fates;
 }
 
 }  // namespace backpass

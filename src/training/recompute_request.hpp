@@ -23,7 +23,7 @@ struct RecomputeRequest {
 /// InvalidInput for what cannot be read.
 RecomputeRequest read_recompute(std::span<const std::string> texts);
 
-/// Marks the values that are not to be kept, and gives the others that the backward pass may find.
-Kept mark_unwanted(const RecomputeRequest& request, const Program& program, Outline& outline);
+/// Marks the values that are not to be kept; the others that the backward pass may find are.
+Fates mark_unwanted(const RecomputeRequest& request, const Program& program, Outline& outline);
 
 }  // namespace backpass

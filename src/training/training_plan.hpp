@@ -38,6 +38,11 @@ class TrainingPlan {
   /// again.
   std::shared_ptr<ReadyPlan> ready_for(std::span<const RuntimeValue> inputs);
 
+  /// From now on what does not fit runs with as little memory as it can.
+  void allow_excess();
+  /// Bytes of the largest run so far that did not fit; 0 when all did.
+  std::size_t excess() const;
+
   /// Gives arenas back; the next run makes its own.
   void release_memory();
 
@@ -47,6 +52,7 @@ class TrainingPlan {
  private:
   std::shared_ptr<ReadyPlan> make_ready(std::unique_ptr<Graph> graph) const;
   std::size_t allowed(std::size_t needed);
+  void grant_excess(std::size_t least, std::size_t needed);
   void order_gradients();
   std::shared_ptr<ReadyPlan> decide(std::span<const RuntimeValue> inputs, std::size_t needed, std::size_t budget);
 
@@ -62,6 +68,8 @@ class TrainingPlan {
   mutable std::mutex mutex_;
   std::shared_ptr<ReadyPlan> current_;
   std::size_t most_needed_ = 0;  // without making anything again
+  std::size_t granted_ = 0;      // to runs that did not fit
+  bool may_exceed_ = false;
 };
 
 }  // namespace backpass

@@ -46,6 +46,8 @@ class RandomNetwork {
     return {*bytes, bytes, trained_, options, statistics_};
   }
 
+  const onnx_io::ModelProto& model() const { return model_; }
+
   TrainingModels training_models() const {
     return build_training_models(model_, {trained_, {}, {model_.graph.output[0].name}});
   }
@@ -200,6 +202,19 @@ TEST(Recompute, ForwardAloneHasNothingToGiveUp) {
   expect_error<InvalidInput>([&] { bytes.forward(feeds, 5); }, {"max_memory: got 100 bytes, expected at least "});
 }
 
+TEST(Recompute, InferenceSaysWhatItNeeds) {
+  const onnx_io::ModelProto model = RandomNetwork(3, 6).model();
+  const auto bytes = std::make_shared<const std::string>(onnx_io::write_model(model));
+  Feeds feeds;
+  const Values values = RandomNetwork(3, 6).feeds(2);
+  for (std::size_t i = 0; i < values.size(); ++i) feeds.emplace_back(model.graph.input[i].name, values[i]);
+  const InferenceSession plain(*bytes, bytes);
+  const auto needed = plain.plan(feeds).peak_bytes;
+  EXPECT_NO_THROW(InferenceSession(*bytes, bytes, {.max_memory = static_cast<double>(needed)}).run({}, feeds));
+  expect_error<InvalidInput>([&] { InferenceSession(*bytes, bytes, {.max_memory = 100}).run({}, feeds); },
+                             {"max_memory: got 100 bytes, expected at least ", std::to_string(needed)});
+}
+
 TEST(Recompute, DecidesAgainForLargerExtents) {
   const RandomNetwork network(5, 12);
   ModuleSession plain = network.session({});
@@ -294,7 +309,7 @@ TEST(Recompute, CopiesStandBeforeTheirFirstReader) {
   NodeSet forward;
   for (std::size_t i = 0; i < 3; ++i) forward.insert(graph->nodes()[i]);
   EXPECT_EQ(nodes_to_repeat(*graph, forward).size(), 2U);
-  const std::unique_ptr<Graph> again = with_repeats(*graph, forward, [](const Value*) { return false; });
+  const std::unique_ptr<Graph> again = with_repeats(*graph, forward, {.is_kept = [](const Value*) { return false; }});
   EXPECT_EQ(verify(*again), std::vector<std::string>{});
   std::string ops;
   for (const Node* node : again->nodes()) ops += node->op + " ";
@@ -302,6 +317,32 @@ TEST(Recompute, CopiesStandBeforeTheirFirstReader) {
   EXPECT_EQ(again->nodes()[3]->name, "a");
   EXPECT_EQ(again->nodes()[4]->name, "named");
   EXPECT_EQ(again->nodes()[6]->inputs[1]->name, "a_again");
+}
+
+/// The same, with copies for single readers: what two of them need is made twice.
+TEST(Recompute, CopiesForEachReader) {
+  std::unique_ptr<Graph> graph = parse_graph(R"(graph 'g' (%x: float32[4], %dy: float32[4])
+    %a: float32[4] = Exp(%x)
+    %b: float32[4] = Tanh(%a) 'named'
+    %c: float32[4] = Sin(%b)
+    %p: float32[4] = Mul(%dy, %b)
+    %q: float32[4] = Mul(%p, %a)
+    return %c, %q)");
+  NodeSet forward;
+  for (std::size_t i = 0; i < 3; ++i) forward.insert(graph->nodes()[i]);
+  auto ops = [&](Fate fate, int first_epoch) {
+    Repeats repeats{.is_kept = [](const Value*) { return false; },
+                    .fate = [=](const Node*) { return fate; },
+                    .epoch = [=](const Node* node) { return node->outputs[0]->name == "p" ? first_epoch : 0; }};
+    const std::unique_ptr<Graph> again = with_repeats(*graph, forward, repeats);
+    EXPECT_EQ(verify(*again), std::vector<std::string>{});
+    std::string found;
+    for (const Node* node : again->nodes()) found += node->op + " ";
+    return found;
+  };
+  EXPECT_EQ(ops(Fate::made_each_time, 0), "Exp Tanh Sin Exp Tanh Mul Mul ");
+  EXPECT_EQ(ops(Fate::made_each_time, 1), "Exp Tanh Sin Exp Tanh Mul Exp Mul ");
+  EXPECT_EQ(ops(Fate::made_for_reader, 0), "Exp Tanh Sin Exp Tanh Mul Exp Mul ");
 }
 
 /// A chain of pointwise steps with a product between each: the products are kept.
@@ -331,19 +372,29 @@ Outline chain(int layers) {
   return outline;
 }
 
+/// However long the chain, its values can be made again from the input, one after the other.
+TEST(Recompute, LongChainsNeedNoMoreThanOneStepDoes) {
+  for (int layers : {4, 16}) {
+    const Outline outline = chain(layers);
+    const RecomputeResult least =
+        choose_recomputation(outline, 0, [&](const Fates& fates) { return Rehearsal(outline).run(fates).peak; });
+    EXPECT_LE(least.chosen.peak, 4U * 64) << layers;
+  }
+}
+
 TEST(Recompute, GivesUpWhatIsCheap) {
   const Outline outline = chain(8);
   Rehearsal rehearsal(outline);
   const Rehearsal::Result all = rehearsal.run(keep_all(outline));
   const RecomputeResult result = choose_recomputation(
-      outline, all.peak * 6 / 10, [&](const Kept& kept) { return Rehearsal(outline).run(kept).peak; });
-  ASSERT_TRUE(result.found);
-  EXPECT_LE(result.found->peak, all.peak * 6 / 10);
-  EXPECT_LT(result.found->cost, all.cost + 16);
+      outline, all.peak * 6 / 10, [&](const Fates& fates) { return Rehearsal(outline).run(fates).peak; });
+  ASSERT_TRUE(result.fits);
+  EXPECT_LE(result.chosen.peak, all.peak * 6 / 10);
+  EXPECT_LT(result.chosen.cost, all.cost + 16);
   const RecomputeResult none =
-      choose_recomputation(outline, 64, [&](const Kept& kept) { return Rehearsal(outline).run(kept).peak; });
-  EXPECT_FALSE(none.found);
-  EXPECT_LT(none.least_peak, all.peak / 2);
+      choose_recomputation(outline, 64, [&](const Fates& fates) { return Rehearsal(outline).run(fates).peak; });
+  EXPECT_FALSE(none.fits);
+  EXPECT_LT(none.chosen.peak, all.peak / 2);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ are fresh tensors that torch keeps as ``.grad``.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class EngineGraph:
         self.spent = Spent()
         self.watch: Callable[[str, Sequence[torch.Tensor]], None] | None = None
         """Called after each half of a training pass with its name and the inputs."""
+        self._excess = 0  # bytes that were warned of
         self._is_random = self.session.is_random()
         self._calls_torch = b"PythonOp" in model or b"org.pytorch.aten" in model  # which may draw numbers of its own
         self._wanted = [places[name] for name in self.requires_grad]
@@ -110,6 +112,8 @@ class EngineGraph:
         finally:
             if repeats:  # from now on the session expects these gradients, also when computing them failed
                 self.read_inputs, self.read_outputs = self.session.read_by_backward()
+        if repeats:
+            self._warn_of_memory()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
@@ -118,6 +122,16 @@ class EngineGraph:
         if self.watch is not None:
             self.watch("post_backward", run.inputs)
         return gradients
+
+    def _warn_of_memory(self) -> None:
+        excess = self.session.memory_excess()
+        if excess > self._excess:
+            warnings.warn(
+                f"max_memory: gradients arrived for other outputs than before, and those take {excess} bytes, more "
+                "than allowed and as little as they can",
+                stacklevel=2,
+            )
+        self._excess = excess
 
 
 def _refusing(gradient: torch.Tensor) -> torch.Tensor:
