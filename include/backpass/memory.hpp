@@ -20,10 +20,12 @@ using Sizes = std::map<std::string, std::int64_t>;
 /// Of intermediate values.
 struct ArenaNeed {
   /// Bytes of the values that are needed at once, as an expression of the model's symbols: "max(3136*batch+64,
-  /// 4096*batch)". What kernels want as scratch memory comes on top.
+  /// 4096*batch)". What kernels want as scratch memory comes on top; small values that follow from extents alone are
+  /// counted, though plans hold them elsewhere.
   std::string expression;
-  std::vector<std::string> unknown;   ///< values whose size the model does not say; they are left out of it
-  std::optional<std::int64_t> bytes;  ///< all of it, PlanReport::peak_bytes, for the sizes that were given
+  std::vector<std::string> unknown;  ///< values whose size the model does not say; they are left out of it
+  /// All of it, PlanReport::peak_bytes, for the sizes that were given; none where data decide how much follows.
+  std::optional<std::int64_t> bytes;
 };
 
 struct MemoryCheck {

@@ -64,7 +64,8 @@ ArenaNeed arena_need(Executable& executable, std::span<Value* const> inputs, con
   std::vector<RuntimeValue> values;
   for (const Value* input : inputs) values.push_back(shaping.shaped(*input));
   shaping.throw_if_any();
-  need.bytes = executable.plan(values).peak_bytes;
+  const std::shared_ptr<const Binding> last = at_most(executable.binding_for(values)).back();
+  if (last->rest == nullptr) need.bytes = static_cast<std::int64_t>(last->arena_bytes());  // else there is no bound
   return need;
 }
 

@@ -82,3 +82,19 @@ def test_no_memory_of_a_model_with_problems() -> None:
     assert not report
     with pytest.raises(ValueError, match="cannot run"):
         report.memory  # noqa: B018
+
+
+def test_no_number_where_data_decide_without_a_bound() -> None:
+    nodes = [
+        oh.make_node("SequenceConstruct", ["x", "x"], ["q"]),
+        oh.make_node("ConcatFromSequence", ["q"], ["c"], axis=0),
+        oh.make_node("Softmax", ["c"], ["y"]),
+    ]
+    graph = oh.make_graph(
+        nodes,
+        "sequence",
+        [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+        [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 21)]).SerializeToString()
+    assert backpass.check(model, sizes={"n": 1000}).memory.inference.bytes is None
