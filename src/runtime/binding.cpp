@@ -113,8 +113,9 @@ class Binder {
     const Step& step = program_.steps[static_cast<std::size_t>(s)];
     if (step.kind == StepKind::pause) return add_pause(s);
     if (fates_[static_cast<std::size_t>(s)] == Fate::late) return add_late_step(s);
-    if (step.kind == StepKind::view) return add_view(step);
-    add_kernel_step(s);
+    const bool is_view = step.kind == StepKind::view && bytes_of(step.inputs[0]) == bytes_of(step.outputs[0]);
+    if (is_view) return add_view(step);
+    add_kernel_step(s);  // which refuses a view of another size
   }
 
   /// The bytes, refused when no machine has them: sums of what remains do not overflow.

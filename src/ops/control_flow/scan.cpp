@@ -272,7 +272,7 @@ const Register scan{{.name = "Scan",
                      .fused_gradient = fused_gradient}};
 
 const Register batched_scan{
-    {.name = kBatched,
+    {.name = "BatchedScan",
      .domain = "backpass",
      .doc = "Scan of opset 8, which loops over a batch; for gradients convert the model to opset 9.",
      .inputs = {2, -1},

@@ -79,9 +79,9 @@ def trained(network: str, threads: int, disabled: tuple[str, ...] = ()) -> tuple
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_gradients_have_the_same_bits_in_less_memory(network: str) -> None:
-    expected, kept, none = trained(network, 1, ("keep_less",))
-    assert not none
-    for threads in (1, 2):
+    for threads in (1, 2):  # scratch memory is for as many parts as there are threads
+        expected, kept, none = trained(network, threads, ("keep_less",))
+        assert not none
         found, plan, again = trained(network, threads)
         assert again
         assert plan.peak_bytes < 0.85 * kept.peak_bytes
