@@ -26,9 +26,10 @@ bool is_closed(const Graph& graph, const AttentionSite& site) {
 }
 
 /// A mask that is learned gets a gradient, for which all scores are needed.
-bool is_learned(const Graph& graph, const Value* mask) {
+bool is_learned(const Graph& graph, const AttentionSite& site) {
   std::unordered_set<const Value*> seen;
-  std::vector<const Value*> todo{mask};
+  std::vector<const Value*> todo;
+  for (const WrittenMask& mask : site.masks) todo.push_back(mask.value);
   while (!todo.empty()) {
     const Value* v = todo.back();
     todo.pop_back();
@@ -38,6 +39,17 @@ bool is_learned(const Graph& graph, const Value* mask) {
     if (v->producer != nullptr) for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
   }
   return false;
+}
+
+bool has_float(const std::vector<WrittenMask>& masks) {
+  return std::any_of(masks.begin(), masks.end(), [](const WrittenMask& m) { return is_float(m.value->type.dtype); });
+}
+
+void take_mask(AttentionSite& site, Value* mask) {
+  if (mask != nullptr)
+    site.masks.push_back({mask, is_float(mask->type.dtype) ? WrittenMask::Kind::added : WrittenMask::Kind::seen, 0});
+  site.mask = mask;
+  site.unseen_sees_all = has_float(site.masks);
 }
 
 void take_dropout(AttentionSite& site, const Node& dropout) {
@@ -55,16 +67,22 @@ std::optional<AttentionSite> written(Node& node) {
   site.nodes = found->nodes;
   const auto scale = static_cast<float>(found->scale);
   if (found->q->type.dtype != DType::float32 && static_cast<double>(scale) != found->scale) return std::nullopt;
-  site.q = found->q, site.k = found->keys, site.v = found->v, site.mask = found->mask;
+  site.q = found->q, site.k = found->keys, site.v = found->v, site.masks = found->masks;
   const std::size_t rank = shape_of(site.q)->size();
   site.q_axes = site.v_axes = {0, rank - 2};
   site.k_axes = {0, rank - 1};
-  site.attributes = {{"scale", scale}, {"unseen", std::string(found->unseen_is_nan ? "nan" : "zero")}};
-  site.unseen_sees_all = found->mask != nullptr && is_float(found->mask->type.dtype);
+  const char* unseen = found->unseen == Unseen::zero ? "zero" : found->unseen == Unseen::nan ? "nan" : "all";
+  site.attributes = {{"scale", scale}, {"unseen", std::string(unseen)}};
+  // Hidden by a finite number they are all alike where there is no other.
+  site.unseen_sees_all = found->unseen != Unseen::zero && !found->masks.empty();
   if (found->dropout != nullptr) take_dropout(site, *found->dropout);
   // Heads that are part of the batch have masks that are, too.
-  const Shape* mask = shape_of(site.mask);
-  if (rank == 3 && mask != nullptr && mask->size() > 2 && !mask->front().is(1)) return std::nullopt;
+  for (const WrittenMask& mask : site.masks) {
+    const Shape* shape = shape_of(mask.value);
+    if (shape == nullptr || shape->empty() || shape->back() != site.keys()) return std::nullopt;
+    if (rank == 3 && shape->size() > 2 && !shape->front().is(1)) return std::nullopt;
+  }
+  site.written = std::move(found);
   return site;
 }
 
@@ -76,13 +94,15 @@ std::optional<AttentionSite> operation(Node& node) {
   const bool drops = node.op == "FusedAttention" && node.domain == "backpass";
   if (!drops && (node.op != "Attention" || !node.domain.empty())) return std::nullopt;
   const Shape *q = shape_of(node.input(kQ)), *k = shape_of(node.input(kK)), *mask = shape_of(node.input(kMask));
-  if (q == nullptr || k == nullptr || shape_of(node.input(kV)) == nullptr || q->size() != k->size()) return std::nullopt;
+  if (q == nullptr || k == nullptr || shape_of(node.input(kV)) == nullptr || q->size() != k->size())
+    return std::nullopt;
   if (node.input(kPastKey) != nullptr || node.input(kLengths) != nullptr || !has_only_first_output(node))
     return std::nullopt;
   AttentionSite site;
   site.result = &node;
   site.nodes = {&node};
-  site.q = node.input(kQ), site.k = node.input(kK), site.v = node.input(kV), site.mask = node.input(kMask);
+  site.q = node.input(kQ), site.k = node.input(kK), site.v = node.input(kV);
+  take_mask(site, node.input(kMask));
   site.ratio = node.input(kRatio), site.training = node.input(kTraining);
   site.q_axes = site.k_axes = site.v_axes = {0, q->size() == 4 ? std::size_t{2} : std::size_t{1}};
   if (mask != nullptr && mask->back() != site.keys()) return std::nullopt;
@@ -94,7 +114,6 @@ std::optional<AttentionSite> operation(Node& node) {
   const bool is_nan = node.attr_int("unseen_is_nan", 0) != 0;
   site.attributes.emplace_back("unseen", std::string(is_nan ? "nan" : "zero"));
   if (drops && !node.has_attribute("stream")) site.attributes.emplace_back("stream", dropout::stream_name(node));
-  site.unseen_sees_all = site.mask != nullptr && is_float(site.mask->type.dtype);
   site.is_causal = node.attr_int("is_causal", 0) != 0;
   if (q->size() == 3) site.heads = node.attr_int("q_num_heads", 0), site.kv_heads = node.attr_int("kv_num_heads", 0);
   return site;
@@ -106,11 +125,11 @@ std::optional<AttentionSite> ragged(Node& node) {
   site.result = &node;
   site.nodes = {&node};
   site.is_ragged = true;
-  site.q = node.input(0), site.k = node.input(1), site.v = node.input(2), site.mask = node.input(6);
+  site.q = node.input(0), site.k = node.input(1), site.v = node.input(2);
+  take_mask(site, node.input(6));
   if (!node.input(5)->ints || node.input(5)->ints->size() != 3) return std::nullopt;
   site.extents = *node.input(5)->ints;
-  site.unseen_sees_all = node.attr_string("unseen", "zero") == "all" ||
-                         (site.mask != nullptr && is_float(site.mask->type.dtype));
+  site.unseen_sees_all = site.unseen_sees_all || node.attr_string("unseen", "zero") == "all";
   site.is_causal = node.attr_int("is_causal", 0) != 0;
   return site;
 }
@@ -125,9 +144,7 @@ Dim known_heads(const RowLayout& result) {
 Dim AttentionSite::batch() const { return is_ragged ? extents[0] : (*q->type.shape)[q_axes.batch]; }
 Dim AttentionSite::queries() const { return is_ragged ? extents[1] : (*q->type.shape)[q_axes.length]; }
 Dim AttentionSite::keys() const { return is_ragged ? extents[2] : (*k->type.shape)[k_axes.length]; }
-bool AttentionSite::may_hold_heads_in_batch() const {
-  return !is_ragged && heads == 0 && q->type.shape->size() == 3;
-}
+bool AttentionSite::may_hold_heads_in_batch() const { return !is_ragged && heads == 0 && q->type.shape->size() == 3; }
 
 std::vector<AttentionSite> attention_sites(Graph& graph) {
   std::vector<AttentionSite> sites;
@@ -135,9 +152,17 @@ std::vector<AttentionSite> attention_sites(Graph& graph) {
     std::optional<AttentionSite> site = written(*node);
     if (!site) site = operation(*node);
     if (!site) site = ragged(*node);
-    if (site && is_closed(graph, *site) && !is_learned(graph, site->mask)) sites.push_back(std::move(*site));
+    if (site && is_closed(graph, *site) && !is_learned(graph, *site)) sites.push_back(std::move(*site));
   }
   return sites;
+}
+
+Value* mask_of(Graph& graph, AttentionSite& site) {
+  if (site.mask == nullptr && !site.masks.empty()) {
+    Builder b(graph, site.result, site.result->name + "_mask");
+    site.mask = joined_mask(b, *site.written);
+  }
+  return site.mask;
 }
 
 RowLayout sequence_layout(const Shape& shape, const AttentionAxes& axes, const Dim& heads_in_batch) {

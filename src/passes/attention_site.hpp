@@ -6,6 +6,7 @@
 
 #include "graph/builder.hpp"
 #include "graph/halves.hpp"
+#include "passes/match_attention.hpp"
 #include "passes/row_layout.hpp"
 
 namespace backpass {
@@ -22,7 +23,9 @@ struct AttentionSite {
   Value* q = nullptr;
   Value* k = nullptr;
   Value* v = nullptr;
-  Value* mask = nullptr;
+  std::optional<WrittenAttention> written;
+  std::vector<WrittenMask> masks;
+  Value* mask = nullptr;  ///< all of them as one, once it was asked for (mask_of)
   Value* ratio = nullptr;
   Value* training = nullptr;
   AttentionAxes q_axes, k_axes, v_axes;  ///< the result's are those of q
@@ -30,8 +33,8 @@ struct AttentionSite {
   /// A query that sees no key looks at all alike.
   bool unseen_sees_all = false;
   bool is_causal = false;
-  AttributeList attributes;     ///< of the RaggedAttention that takes its place, but for numbers of heads
-  std::int64_t heads = 0;       ///< of queries; 0: an axis of the operands says so
+  AttributeList attributes;  ///< of the RaggedAttention that takes its place, but for numbers of heads
+  std::int64_t heads = 0;    ///< of queries; 0: an axis of the operands says so
   std::int64_t kv_heads = 0;
 
   Shape extents;  ///< of a RaggedAttention: batch, queries, keys
@@ -45,6 +48,9 @@ struct AttentionSite {
 /// All that RaggedAttention can stand for, in the graph's order: nobody else reads what lies inside, and the mask is
 /// not learned.
 std::vector<AttentionSite> attention_sites(Graph& graph);
+
+/// The mask as one value, null where there is none; made where it has to be.
+Value* mask_of(Graph& graph, AttentionSite& site);
 
 /// Layouts of its operands, for rows of the result with a layout.
 struct AttentionLayouts {

@@ -5,7 +5,7 @@ namespace backpass {
 
 void move_rows(Graph& graph, Reports& reports) {
   if (graph.parent != nullptr) return;
-  const RowNeeds needs(graph, {});
+  RowNeeds needs(graph, {});
   RowPacker packer(graph, needs);
   std::vector<std::pair<const RowSet*, std::string>> moved;
   for (const RowNeeds::Selection& found : needs.selections()) {

@@ -60,7 +60,7 @@ Dim operations_of_node(const Node& node) {
   return node.output(0)->type.shape ? product(*node.output(0)->type.shape) : Dim(0);
 }
 
-RowPacker::RowPacker(Graph& graph, const RowNeeds& needs) : graph_(graph), needs_(needs), extents_(graph) {}
+RowPacker::RowPacker(Graph& graph, RowNeeds& needs) : graph_(graph), needs_(needs), extents_(graph) {}
 
 bool RowPacker::is_moved(const RowNeeds::Selection& selection) const {
   const Value* v = selection.selection.data();
@@ -143,11 +143,11 @@ Value* RowPacker::packed(Builder& b, Value* v, const RowLayout& layout, const Ro
 
 void RowPacker::run() {
   std::unordered_map<const Node*, const RowNeeds::Selection*> selections;
-  std::unordered_map<const Node*, const RowNeeds::Site*> sites;
+  std::unordered_map<const Node*, RowNeeds::Site*> sites;
   for (const auto& selection : needs_.selections()) {
     if (is_moved(selection)) selections[selection.selection.node] = &selection;
   }
-  for (const auto& site : needs_.sites()) {
+  for (RowNeeds::Site& site : needs_.sites()) {
     if (site.queries != nullptr || site.keys != nullptr) sites[site.attention.result] = &site;
   }
   const std::vector<Node*> nodes = graph_.nodes();
@@ -171,7 +171,8 @@ void RowPacker::note(const Node& before, const Value* now, const RowSet* set) {
   ++saving.nodes;
   if (now->producer == nullptr || now->producer == &before) return;
   saving.operations = saving.operations - operations_of_node(*now->producer);
-  saving.bytes = saving.bytes - product(*now->type.shape) * Dim(static_cast<std::int64_t>(byte_size(now->type.dtype, 1)));
+  saving.bytes =
+      saving.bytes - product(*now->type.shape) * Dim(static_cast<std::int64_t>(byte_size(now->type.dtype, 1)));
 }
 
 void RowPacker::pack(Node& node) {
@@ -293,8 +294,8 @@ Value* RowPacker::all_rows(Builder& b, Value* v, const RowLayout& layout, std::i
   return with_kept(b, rows_first(b, v, layout, extents_), {Dim(width)});
 }
 
-void RowPacker::pack_site(const RowNeeds::Site& site) {
-  const AttentionSite& a = site.attention;
+void RowPacker::pack_site(RowNeeds::Site& site) {
+  AttentionSite& a = site.attention;
   Node& node = *a.result;
   Builder b(graph_, &node, name_for(node));
   if (a.is_ragged) {
@@ -316,7 +317,6 @@ void RowPacker::pack_site(const RowNeeds::Site& site) {
     const std::int64_t width = width_of(layout);
     return set == nullptr ? all_rows(b, v, layout, width) : with_kept(b, packed(b, v, layout, set), {Dim(width)});
   };
-  const std::vector<RowFactor> factors = layouts.q.row_factors();
   const Dim batch = floor_div(layouts.q.row_count(), a.queries());
   auto heads = [&](std::int64_t given, const RowLayout& layout) {
     const Shape kept = layout.kept_extents();
@@ -331,7 +331,9 @@ void RowPacker::pack_site(const RowNeeds::Site& site) {
                              site.queries == nullptr ? nullptr : places(b, site.queries),
                              site.keys == nullptr ? nullptr : places(b, site.keys),
                              extents_.get(b, Shape{batch, a.queries(), a.keys()}),
-                             a.mask, a.ratio, a.training};
+                             mask_of(graph_, a),
+                             a.ratio,
+                             a.training};
   Value* y = b.op("RaggedAttention", inputs, attributes, "backpass");
   if (need != nullptr) {
     packed_[{node.output(0), site.queries}] = with_kept(b, y, need->layout.kept_extents());

@@ -11,7 +11,7 @@ namespace backpass {
 
 class RowPacker {
  public:
-  RowPacker(Graph& graph, const RowNeeds& needs);
+  RowPacker(Graph& graph, RowNeeds& needs);
 
   /// Whether a selection is worth moving: something is computed in front of it, by rows.
   bool is_moved(const RowNeeds::Selection& selection) const;
@@ -39,12 +39,12 @@ class RowPacker {
   std::vector<Value*> packed_inputs(Builder& b, const Node& node, const RowSet* set, const RowLayout& out);
   std::vector<Value*> pack_results(Builder& b, const Node& node, const RowSet* set);
   void pack_selection(const RowNeeds::Selection& selection);
-  void pack_site(const RowNeeds::Site& site);
+  void pack_site(RowNeeds::Site& site);
   Value* all_rows(Builder& b, Value* v, const RowLayout& layout, std::int64_t width);
   void note(const Node& before, const Value* now, const RowSet* set);
 
   Graph& graph_;
-  const RowNeeds& needs_;
+  RowNeeds& needs_;
   ExtentValues extents_;
   std::map<const RowSet*, Value*> places_, inverse_;
   std::unordered_map<const Node*, Value*> chosen_;

@@ -64,9 +64,7 @@ LayoutAxis joined(const LayoutAxis& axis) {
 
 }  // namespace
 
-LayoutAxis feature_axis(const Dim& extent) {
-  return extent.is(1) ? LayoutAxis() : LayoutAxis{{extent, std::nullopt}};
-}
+LayoutAxis feature_axis(const Dim& extent) { return extent.is(1) ? LayoutAxis() : LayoutAxis{{extent, std::nullopt}}; }
 
 RowLayout RowLayout::leading(const Shape& shape, std::size_t count) {
   RowLayout layout;

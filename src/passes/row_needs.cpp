@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "passes/row_values.hpp"
+
 namespace backpass {
 
-RowNeeds::RowNeeds(Graph& graph, std::vector<RowSpace> spaces) : graph_(graph), spaces_(std::move(spaces)) {
+RowNeeds::RowNeeds(Graph& graph, std::vector<RowSpace> spaces)
+    : graph_(graph), extents_(graph), spaces_(std::move(spaces)) {
   for (const RowSpace& space : spaces_) space_sets_.push_back({.space = &space});
   find_sites();
   do {
@@ -73,8 +76,8 @@ bool RowNeeds::visit_rows(Node& node) {
     wanted = found;
     layouts.back() = found->layout;
   }
-  std::optional<std::vector<RowOperand>> operands = row_operands(node, layouts);
-  if (!operands) return false;
+  std::optional<std::vector<RowOperand>> operands = wanted == nullptr ? std::nullopt : row_operands(node, layouts);
+  if (!operands || !can_pack(node, *wanted, *operands)) return false;
   const RowNeed of_result = *wanted;
   for (std::size_t i = 0; i < operands->size(); ++i) {
     const RowOperand& operand = (*operands)[i];
@@ -90,11 +93,26 @@ bool RowNeeds::visit_rows(Node& node) {
   return true;
 }
 
+bool RowNeeds::can_pack(const Node& node, const RowNeed& wanted, const std::vector<RowOperand>& operands) const {
+  const bool fits = std::all_of(operands.begin(), operands.end(), [&](const RowOperand& operand) {
+    return !operand.layout || can_take_rows(*operand.layout, extents_);
+  });
+  if (!fits || node.op == "RowDropout") return false;
+  // What a Dropout draws goes by the place of an element in memory.
+  if (node.op == "Dropout") return rows_lead(wanted.layout);
+  return node.op != "Gemm" || !wanted.layout.is_kept(0);
+}
+
 void RowNeeds::visit_selection(const RowSelection& selection) {
   const Value* result = selection.node->output(0);
   const RowNeed* of_result = need(result);
   const std::size_t given = result->type.shape->size() + selection.row_axes - selection.data()->type.shape->size();
-  if (of_result != nullptr && !(of_result->layout == RowLayout::leading(*result->type.shape, given))) of_result = nullptr;
+  if (of_result != nullptr && !(of_result->layout == RowLayout::leading(*result->type.shape, given)))
+    of_result = nullptr;
+  const Shape& shape = *selection.data()->type.shape;
+  for (std::size_t i = 0; i < selection.row_axes; ++i) {
+    if (!extents_.has(shape[i])) return want_inputs_whole(*selection.node);
+  }
   choosers_.push_back(selection);
   const RowSelection& chooser = choosers_.back();
   std::optional<RowNeed> wanted;
@@ -132,14 +150,17 @@ void RowNeeds::visit_site(Site& site) {
   const AttentionSite& a = site.attention;
   site.queries = site.keys = nullptr;
   if (!is_wanted(a.result->output(0))) return;
+  if (!extents_.has(a.queries()) || !extents_.has(a.keys())) return want_all_of(a);
   const RowNeed* of_result = a.is_ragged ? nullptr : need(a.result->output(0));
   std::optional<AttentionLayouts> layouts;
   if (of_result != nullptr) layouts = attention_layouts(a, of_result->layout);
+  if (layouts && !fits(*layouts)) layouts.reset();
   if (layouts) {
     site.queries = of_result->set;
     want(a.q, {of_result->set, layouts->q, nullptr}, a.result);
   } else {
     layouts = layouts_of_keys(a);
+    if (layouts && !fits(*layouts)) layouts.reset();
     want_whole(a.q, a.result);
   }
   const RowSpace* space = layouts ? space_of_keys(site, *layouts) : nullptr;
@@ -150,7 +171,11 @@ void RowNeeds::visit_site(Site& site) {
   } else {
     want_whole(a.k, a.result), want_whole(a.v, a.result);
   }
-  // What the operator, or those it is written in, read besides.
+  want_rest(a);
+}
+
+/// What the operator, or those it is written in, read besides.
+void RowNeeds::want_rest(const AttentionSite& a) {
   for (const Node* node : a.nodes) {
     for_each_read(*node, [&](const Value* v) {
       if (v != a.q && v != a.k && v != a.v && (v->producer == nullptr || a.nodes.count(v->producer) == 0))
@@ -159,12 +184,28 @@ void RowNeeds::visit_site(Site& site) {
   }
 }
 
+void RowNeeds::want_all_of(const AttentionSite& a) {
+  for (const Value* v : {a.q, a.k, a.v}) want_whole(v, a.result);
+  want_rest(a);
+}
+
+bool RowNeeds::fits(const AttentionLayouts& layouts) const {
+  for (const RowLayout* layout : {&layouts.q, &layouts.k, &layouts.v}) {
+    if (!can_take_rows(*layout, extents_)) return false;
+    for (const RowFactor& row : layout->row_factors()) {
+      if (!extents_.has(row.extent)) return false;
+    }
+  }
+  return true;
+}
+
 /// Where all queries are there.
 std::optional<AttentionLayouts> RowNeeds::layouts_of_keys(const AttentionSite& a) {
   const Shape &k = *a.k->type.shape, &v = *a.v->type.shape;
   if (a.is_ragged) return AttentionLayouts{{}, RowLayout::leading(k, 1), RowLayout::leading(v, 1)};
   if (a.may_hold_heads_in_batch()) return std::nullopt;
-  return AttentionLayouts{{}, sequence_layout(k, a.k_axes, 1), sequence_layout(v, a.v_axes, 1)};
+  return AttentionLayouts{sequence_layout(*a.q->type.shape, a.q_axes, 1), sequence_layout(k, a.k_axes, 1),
+                          sequence_layout(v, a.v_axes, 1)};
 }
 
 /// The space keys are rows of, if what its queries see is known: they are rows of the same set, or of another space.
@@ -189,6 +230,7 @@ void RowNeeds::want_whole(const Value* v, const Node* reader) {
 
 void RowNeeds::want(const Value* v, RowNeed wanted, const Node* reader) {
   if (whole_.count(v) != 0) return;
+  if (!can_take_rows(wanted.layout, extents_)) return want_whole(v, reader);
   const auto [it, is_new] = needs_.emplace(v, wanted);
   if (is_new) return;
   const RowNeed& before = it->second;

@@ -61,6 +61,7 @@ class RowNeeds {
   const RowNeed* need(const Value* v) const;
   /// Whether a node can compute its results for some rows alone, and is asked for no others.
   const std::vector<RowOperand>* operands(const Node* node) const;
+  std::vector<Site>& sites() { return sites_; }
   const std::vector<Site>& sites() const { return sites_; }
   const std::vector<Selection>& selections() const { return selections_; }
   const std::vector<RowSpace>& spaces() const { return spaces_; }
@@ -81,12 +82,17 @@ class RowNeeds {
   void want_inputs_whole(const Node& node);
   void want(const Value* v, RowNeed need, const Node* reader);
   bool is_wanted(const Value* v) const;
+  bool can_pack(const Node& node, const RowNeed& wanted, const std::vector<RowOperand>& operands) const;
+  void want_rest(const AttentionSite& site);
+  void want_all_of(const AttentionSite& site);
+  bool fits(const AttentionLayouts& layouts) const;
   static std::optional<AttentionLayouts> layouts_of_keys(const AttentionSite& site);
   const RowSpace* space_of_keys(const Site& site, const AttentionLayouts& layouts) const;
   std::optional<RowNeed> need_in_space(const RowSelection& selection);
   std::string path_from(const Value* v) const;
 
   Graph& graph_;
+  ExtentValues extents_;
   std::vector<RowSpace> spaces_;
   std::deque<RowSet> space_sets_, sets_;
   std::deque<RowSelection> choosers_;

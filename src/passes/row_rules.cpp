@@ -272,8 +272,8 @@ std::optional<std::vector<RowOperand>> row_operands(const Node& node,
   if (!only_first_output_is_read(outputs)) return std::nullopt;
   if (node.def->tile != nullptr) return pointwise(node, outputs);
   const auto rule = rules().find(node.op);
-  const bool is_known = rule != rules().end() && (node.domain.empty() || node.op == "StopGradient" ||
-                                                  node.op == "SimplifiedLayerNormalization");
+  const bool is_known = rule != rules().end() &&
+                        (node.domain.empty() || node.op == "StopGradient" || node.op == "SimplifiedLayerNormalization");
   return is_known ? rule->second(node, outputs) : std::nullopt;
 }
 

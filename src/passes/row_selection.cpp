@@ -67,23 +67,41 @@ bool chooses_fewer(const RowSelection& selection) {
   return is_one || surely_at_most(product(out), product(in));
 }
 
-std::optional<ExtentValues::Source> ExtentValues::source_of(const Dim& extent) const {
-  for (Value* v : graph_.inputs) {
+ExtentValues::ExtentValues(Graph& graph) {
+  for (Value* v : graph.inputs) {
     if (!v->type.is_tensor() || !v->type.shape) continue;
     for (std::size_t i = 0; i < v->type.shape->size(); ++i) {
-      if ((*v->type.shape)[i] == extent) return Source{v, static_cast<std::int64_t>(i)};
+      const Dim& extent = (*v->type.shape)[i];
+      const bool is_new = std::none_of(sources_.begin(), sources_.end(), [&](auto& s) { return s.extent == extent; });
+      if (!extent.is_known() && is_new) sources_.push_back({extent, v, static_cast<std::int64_t>(i)});
     }
   }
-  return std::nullopt;
 }
 
-bool ExtentValues::has(const Dim& extent) const { return extent.is_known() || source_of(extent); }
+std::optional<std::vector<const ExtentValues::Source*>> ExtentValues::factors(const Dim& extent) const {
+  std::vector<const Source*> found;
+  Dim rest = extent;
+  for (const Source& source : sources_) {
+    for (Dim next; !rest.is_known(); rest = next, found.push_back(&source)) {
+      next = floor_div(rest, source.extent);
+      if (!(next * source.extent == rest)) break;
+    }
+  }
+  return rest.is(1) ? std::optional(found) : std::nullopt;
+}
+
+bool ExtentValues::has(const Dim& extent) const { return extent.is_known() || factors(extent); }
 
 Value* ExtentValues::get(Builder& b, const Dim& extent) {
   if (extent.is_known()) return b.ints({extent.value()});
-  const std::optional<Source> found = source_of(extent);
+  const auto found = factors(extent);
   ensure(found.has_value(), "extent ", extent.str(), " that no input has");
-  return b.op("Shape", {found->value}, {{"start", found->axis}, {"end", found->axis + 1}});
+  Value* product = nullptr;
+  for (const Source* source : *found) {
+    Value* factor = b.op("Shape", {source->value}, {{"start", source->axis}, {"end", source->axis + 1}});
+    product = product == nullptr ? factor : b.op("Mul", {product, factor});
+  }
+  return product;
 }
 
 Value* ExtentValues::get(Builder& b, const Shape& shape) {

@@ -24,8 +24,9 @@ bool chooses_fewer(const RowSelection& selection);
 /// Extents as int64 values of one element, from inputs of the graph: reading them off a value would keep that alive.
 class ExtentValues {
  public:
-  explicit ExtentValues(Graph& graph) : graph_(graph) {}
+  explicit ExtentValues(Graph& graph);
 
+  /// Whether it is a number, an extent of an input, or a product of such.
   bool has(const Dim& extent) const;
   /// Only for those it has.
   Value* get(Builder& b, const Dim& extent);
@@ -33,12 +34,13 @@ class ExtentValues {
 
  private:
   struct Source {
+    Dim extent;
     Value* value;
     std::int64_t axis;
   };
-  std::optional<Source> source_of(const Dim& extent) const;
+  std::optional<std::vector<const Source*>> factors(const Dim& extent) const;
 
-  Graph& graph_;
+  std::vector<Source> sources_;
 };
 
 /// Place of every row that a selection gives, in the order it gives them: what it makes of all places.

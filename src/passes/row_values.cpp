@@ -40,8 +40,27 @@ std::vector<std::int64_t> order_of(const RowLayout& layout) {
   return order;
 }
 
+/// Axes of extent 1 may go anywhere.
+bool moves_elements(const RowLayout& layout, std::vector<std::int64_t> order) {
+  std::erase_if(order, [&](std::int64_t axis) { return layout.axes[static_cast<std::size_t>(axis)].empty(); });
+  return !std::is_sorted(order.begin(), order.end());
+}
+
 Value* times(Builder& b, Value* v, const Dim& by, ExtentValues& extents) {
   return by.is(1) ? v : b.op("Mul", {v, extents.get(b, by)});
+}
+
+/// The layout of what a value is a transposition of, if that leaves features in their order.
+std::optional<RowLayout> before_transposition(const Value* v, const RowLayout& layout) {
+  if (v->producer == nullptr || v->producer->op != "Transpose" || !v->producer->domain.empty()) return std::nullopt;
+  const std::vector<std::int64_t> perm = v->producer->attr_ints("perm");
+  std::vector<std::int64_t> features;
+  RowLayout before = layout;
+  for (std::size_t i = 0; i < perm.size(); ++i) {
+    before.axes[static_cast<std::size_t>(perm[i])] = layout.axes[i];
+    if (layout.is_kept(i)) features.push_back(perm[i]);
+  }
+  return !perm.empty() && std::is_sorted(features.begin(), features.end()) ? std::optional(before) : std::nullopt;
 }
 
 }  // namespace
@@ -63,6 +82,15 @@ bool can_take_rows(const RowLayout& layout, const ExtentValues& extents) {
   return is_known(layout.kept_extents());
 }
 
+bool rows_lead(const RowLayout& layout) {
+  std::size_t rows = 0;
+  while (rows < layout.rank() && (!layout.is_kept(rows) || layout.axes[rows].empty())) ++rows;
+  for (std::size_t i = rows; i < layout.rank(); ++i) {
+    if (layout.has_rows(i)) return false;
+  }
+  return true;
+}
+
 Value* with_kept(Builder& b, Value* packed, const Shape& kept) {
   if (without_first(*packed->type.shape) == kept) return packed;
   std::vector<std::int64_t> shape{0};
@@ -73,28 +101,17 @@ Value* with_kept(Builder& b, Value* packed, const Shape& kept) {
 Value* rows_first(Builder& b, Value* v, const RowLayout& given, ExtentValues& extents) {
   // What only arranges elements is looked through: rows may have been first before.
   RowLayout layout = given;
-  while (v->producer != nullptr && v->producer->op == "Transpose" && v->producer->domain.empty()) {
-    const std::vector<std::int64_t> perm = v->producer->attr_ints("perm");
-    if (perm.empty()) break;
-    RowLayout before = layout;
-    for (std::size_t i = 0; i < perm.size(); ++i) before.axes[static_cast<std::size_t>(perm[i])] = layout.axes[i];
-    const bool keeps_features = [&] {
-      std::vector<std::int64_t> features;
-      for (std::size_t i = 0; i < perm.size(); ++i) {
-        if (!layout.has_rows(i)) features.push_back(perm[i]);
-      }
-      return std::is_sorted(features.begin(), features.end());
-    }();
-    if (!keeps_features) break;
-    layout = std::move(before);
+  while (const std::optional<RowLayout> before = before_transposition(v, layout)) {
+    layout = *before;
     v = v->producer->input(0);
   }
   v = apart(b, v, layout, extents);
   const std::vector<std::int64_t> order = order_of(layout);
-  if (!std::is_sorted(order.begin(), order.end())) v = b.op("Transpose", {v}, {{"perm", order}});
+  if (moves_elements(layout, order)) v = b.op("Transpose", {v}, {{"perm", order}});
   std::vector<std::int64_t> shape{-1};
   for (const Dim& extent : given.kept_extents()) shape.push_back(extent.value());
-  const bool is_there = layout.row_factors().size() == 1 && without_first(*v->type.shape) == given.kept_extents();
+  const bool is_there =
+      layout.row_factors().size() == 1 && layout.has_rows(0) && without_first(*v->type.shape) == given.kept_extents();
   return is_there ? v : b.op("Reshape", {v, b.ints(shape)});
 }
 

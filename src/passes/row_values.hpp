@@ -28,4 +28,7 @@ std::vector<RowFactor> by_stride(std::vector<RowFactor> factors);
 /// Whether `take_rows` knows how, and extents are at hand.
 bool can_take_rows(const RowLayout& layout, const ExtentValues& extents);
 
+/// Whether all axes of rows come before all others, in whatever order.
+bool rows_lead(const RowLayout& layout);
+
 }  // namespace backpass
