@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "passes/row_rules.hpp"
+#include "passes/row_operands.hpp"
 
 namespace backpass {
 namespace {

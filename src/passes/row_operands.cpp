@@ -1,4 +1,4 @@
-#include "passes/row_rules.hpp"
+#include "passes/row_operands.hpp"
 
 #include <algorithm>
 #include <map>
