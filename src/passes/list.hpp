@@ -38,6 +38,9 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Rows whose label is ignored are left out in front of losses: `Gather(scores, LabelledRows(labels))`.
+void skip_ignored_labels(Graph& graph, Reports& reports);
+
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
 void fuse_attention(Graph& graph, Reports& reports);
@@ -72,6 +75,7 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"skip_ignored_labels", skip_ignored_labels, Side::before, Graphs::plans, true},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
