@@ -12,7 +12,7 @@ from backpass import _core
 from token_graphs import TokenGraph, token_graph
 
 ALWAYS = ("move_rows",)
-BY_DATA = "skip_padding"
+BY_DATA = "skip_ignored_labels,skip_padding"
 SEED = 7
 
 
@@ -44,7 +44,7 @@ def differences(one: list, other: list) -> float:
     return worst
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TOKEN_GRAPHS", "150"))))
 def test_left_out_rows_change_nothing(seed: int) -> None:
     graph = token_graph(seed)
     outputs, gradients, _ = run(graph, "", ALWAYS)
