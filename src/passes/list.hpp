@@ -38,6 +38,13 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Gelu that older exports write out (by erf, by tanh, by a gate of 1.702 x) becomes one operator, whose gradient needs
+/// nothing but x.
+void recognise_gelu(Graph& graph, Reports& reports);
+
+/// The same for LayerNormalization and RMSNormalization, over the last axes.
+void recognise_norms(Graph& graph, Reports& reports);
+
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
 void fuse_attention(Graph& graph, Reports& reports);
@@ -72,6 +79,8 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"recognise_gelu", recognise_gelu, Side::before, Graphs::plans},
+    {"recognise_norms", recognise_norms, Side::before, Graphs::plans},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
