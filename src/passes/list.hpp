@@ -48,6 +48,12 @@ void move_rows(Graph& graph, Reports& reports);
 /// Keys that no needed query sees, and all that is computed for them alone, are left out: padding. Attention runs on
 /// ragged rows. See row_needs.hpp.
 void skip_padding(Graph& graph, Reports& reports);
+/// Gelu that older exports write out (by erf, by tanh, by a gate of 1.702 x) becomes one operator, whose gradient needs
+/// nothing but x.
+void recognise_gelu(Graph& graph, Reports& reports);
+
+/// The same for LayerNormalization and RMSNormalization, over the last axes.
+void recognise_norms(Graph& graph, Reports& reports);
 
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
@@ -86,6 +92,8 @@ inline constexpr Pass kPasses[] = {
     {"skip_ignored_labels", skip_ignored_labels, Side::before, Graphs::plans, true},
     {"move_rows", move_rows, Side::before, Graphs::plans},
     {"skip_padding", skip_padding, Side::before, Graphs::plans, true},
+    {"recognise_gelu", recognise_gelu, Side::before, Graphs::plans},
+    {"recognise_norms", recognise_norms, Side::before, Graphs::plans},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
