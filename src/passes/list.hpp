@@ -34,6 +34,9 @@ void constant_reshapes(Graph& graph, Reports& reports);
 /// subgraphs are left alone.
 void merge_duplicates(Graph& graph, Reports& reports);
 
+/// A Cast of a Cast is one, or none, where the first only widens.
+void merge_casts(Graph& graph, Reports& reports);
+
 /// A Transpose of a Transpose is one, a Reshape of a Reshape to known extents too.
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
@@ -91,6 +94,7 @@ inline constexpr Pass kPasses[] = {
     {"known_ints", known_ints, Side::after, Graphs::plans},
     {"fold_constants", fold_constants, Side::after, Graphs::both},
     {"remove_identities", remove_identities, Side::after, Graphs::both},
+    {"merge_casts", merge_casts, Side::after, Graphs::plans},
     {"constant_reshapes", constant_reshapes, Side::after, Graphs::plans},
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
