@@ -45,6 +45,13 @@ def turned(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | No
     return how(scores.transpose(1, 2), labels, weight)
 
 
+def images(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, how: How) -> torch.Tensor:
+    """Two axes of positions."""
+    batch, length, classes = scores.shape
+    loss = how(scores.reshape(batch, length, 1, classes).permute(0, 3, 1, 2), labels.unsqueeze(2), weight)
+    return loss.tanh()
+
+
 def by_log_softmax(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, how: How) -> torch.Tensor:
     log = functional.log_softmax(scores.reshape(-1, scores.shape[-1]), 1)
     return functional.nll_loss(log, labels.reshape(-1), weight, reduction=how.reduction, ignore_index=IGNORED)
@@ -83,7 +90,9 @@ def smoother(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | 
     return 0.9 * hard.sum() / active + 0.1 * soft.sum() / (active * log.shape[-1])
 
 
-FORMS: dict[str, Form] = {f.__name__: f for f in (flat, shifted, turned, by_log_softmax, focal, gathered, smoother)}
+FORMS: dict[str, Form] = {
+    f.__name__: f for f in (flat, shifted, turned, images, by_log_softmax, focal, gathered, smoother)
+}
 
 
 class Network(nn.Module):
@@ -134,7 +143,8 @@ class Case:
         random = torch.Generator().manual_seed(self.seed + 1)
         flow = torch.rand(loss.shape, generator=random, dtype=torch.float64).to(loss.dtype)
         loss.backward(flow)
-        return [t.detach().numpy().copy() for t in (loss, x.grad, *(p.grad for p in network.parameters()))]
+        found = (loss, x.grad, *(p.grad for p in network.parameters()))
+        return [(t.float() if t.dtype == torch.bfloat16 else t).detach().numpy().copy() for t in found]
 
     def expected(self) -> list[np.ndarray]:
         network = self.network().double()
@@ -151,7 +161,7 @@ class Case:
 def drawn(seed: int) -> Case:
     random = np.random.default_rng(seed)
     form = str(random.choice([*FORMS]))
-    plain = form in ("flat", "shifted", "turned")
+    plain = form in ("flat", "shifted", "turned", "images")
     return Case(
         form=form,
         batch=int(random.choice([1, 2, 5])),
@@ -226,6 +236,43 @@ def test_scores_of_many_classes_are_still_made_some_rows_at_a_time(
 ) -> None:
     case = Case(form=form, batch=4, length=64, classes=5000, smoothing=smoothing)
     assert "some rows at a time" in check(case, monkeypatch).explain()
+
+
+@pytest.mark.parametrize("form", ["flat", "turned", "smoother"])
+def test_extents_that_vary(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    network = Case(form=form).network()
+    module = ORTModule(network)
+    for i, (batch, length) in enumerate([(3, 7), (4, 9), (2, 5), (6, 1), (1, 8), (3, 7)]):
+        case = Case(form=form, batch=batch, length=length, density=[0.3, 0.0, 1.0, 0.5][i % 4], seed=i)
+        found = case.run(module, network)
+        wide = case.network().double()
+        wide.load_state_dict(network.state_dict())
+        case.assert_close(found, case.run(wide, wide, double=True))
+    assert SKIPPED in module.explain()
+
+
+@pytest.mark.parametrize("form", ["flat", "turned", "by_log_softmax"])
+def test_scores_by_autocast(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.inner(x, labels)
+
+    case = Case(form=form, batch=4, length=16)
+    runs = []
+    for chosen in ("skip_ignored_labels", ""):
+        monkeypatch.setenv(CHOOSE, chosen)
+        network = case.network()
+        module = ORTModule(Narrow(network))
+        runs.append(case.run(module, network))
+        assert (SKIPPED in module.explain()) == bool(chosen), module.explain()
+    for a, b in zip(*runs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2**-7, atol=2**-8 * float(np.abs(b).max()))
 
 
 class Tied(nn.Module):
