@@ -15,8 +15,14 @@ from torch import nn
 from torch.nn import functional
 
 IGNORED = -100
-CHOOSE = "BACKPASS_CHOOSE_PASSES"
+PASS = "skip_ignored_labels"
 SKIPPED = "left rows with label -100 out of"
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, chosen: bool = True) -> None:
+    """Whatever the data say."""
+    monkeypatch.setenv("BACKPASS_CHOOSE_PASSES", PASS if chosen else "")
+    monkeypatch.setenv("BACKPASS_DISABLE_PASSES", "" if chosen else PASS)
 
 
 @dataclasses.dataclass
@@ -181,7 +187,7 @@ def drawn(seed: int) -> Case:
 def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> Any:
     runs = []
     for chosen in (True, False):
-        monkeypatch.setenv(CHOOSE, "skip_ignored_labels" if chosen else "")
+        choose(monkeypatch, chosen)
         network = case.network()
         module = ORTModule(network)
         runs.append((case.run(module, network), module))
@@ -207,7 +213,7 @@ def test_many_random_losses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("classes", [9, 5000])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_no_label_counts(reduction: str, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     case = Case(density=0, reduction=reduction, classes=classes)
     network = case.network()
     loss, *gradients = case.run(ORTModule(network), network)
@@ -221,8 +227,8 @@ def test_a_label_out_of_range_is_named_as_without(form: str, monkeypatch: pytest
     x, labels = case.feeds()
     labels[2, 3] = 11
     said = []
-    for chosen in ("skip_ignored_labels", ""):
-        monkeypatch.setenv(CHOOSE, chosen)
+    for chosen in (True, False):
+        choose(monkeypatch, chosen)
         with pytest.raises(InvalidInput, match=r"label 11 at position 17: expected \[0, 11\)") as error:
             ORTModule(case.network())(x, labels)
         said.append(str(error.value))
@@ -240,7 +246,7 @@ def test_scores_of_many_classes_are_still_made_some_rows_at_a_time(
 
 @pytest.mark.parametrize("form", ["flat", "turned", "smoother"])
 def test_extents_that_vary(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     network = Case(form=form).network()
     module = ORTModule(network)
     for i, (batch, length) in enumerate([(3, 7), (4, 9), (2, 5), (6, 1), (1, 8), (3, 7)]):
@@ -265,12 +271,12 @@ def test_scores_by_autocast(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     case = Case(form=form, batch=4, length=16)
     runs = []
-    for chosen in ("skip_ignored_labels", ""):
-        monkeypatch.setenv(CHOOSE, chosen)
+    for chosen in (True, False):
+        choose(monkeypatch, chosen)
         network = case.network()
         module = ORTModule(Narrow(network))
         runs.append(case.run(module, network))
-        assert (SKIPPED in module.explain()) == bool(chosen), module.explain()
+        assert (SKIPPED in module.explain()) == chosen, module.explain()
     for a, b in zip(*runs, strict=True):
         np.testing.assert_allclose(a, b, rtol=2**-7, atol=2**-8 * float(np.abs(b).max()))
 
@@ -289,7 +295,7 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize(("length", "joins"), [(2, False), (400, True)])
 def test_the_most_rows_that_can_have_labels_decide(length: int, joins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     tied = Tied()
     words = torch.randint(0, 5000, (4, length))
     labels = torch.where(torch.rand(4, length) < 0.5, words, IGNORED)
@@ -330,7 +336,7 @@ def test_the_loss_of_onnx_runtime(reduction: str, density: float, monkeypatch: p
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets).SerializeToString()
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     session = _core.ModuleSession.from_bytes(model, ["x"], _core.SessionOptions())
     assert SKIPPED in "\n".join(session.rewrites())
     (loss,), kept = session.forward([scores, labels], True)
