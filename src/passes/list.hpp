@@ -38,10 +38,19 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// A Slice along the axis of a Concat reads only the operands it lies in.
+void slice_concats(Graph& graph, Reports& reports);
+
 /// A selection along one axis (Gather, Slice) moves towards where its tensor comes from, in front of every node that
 /// computes places along the axis one by one: less is computed, and less is written. Never where that takes more
 /// operations or bytes.
 void move_slices(Graph& graph, Reports& reports);
+
+/// A Gather of neighbouring places is a Slice, and a Slice of a Slice one.
+void merge_slices(Graph& graph, Reports& reports);
+
+/// Slices that together make all of an axis are one Split, whose gradient is put together instead of added up.
+void slices_to_split(Graph& graph, Reports& reports);
 
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
@@ -77,7 +86,10 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"slice_concats", slice_concats, Side::before, Graphs::plans},
     {"move_slices", move_slices, Side::before, Graphs::plans},
+    {"merge_slices", merge_slices, Side::before, Graphs::plans},
+    {"slices_to_split", slices_to_split, Side::before, Graphs::plans},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
