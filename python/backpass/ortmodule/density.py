@@ -17,6 +17,7 @@ PADDING = "skip_padding"
 _KINDS = {LABELS: "Label", PADDING: "Embedding"}
 _NOUNS = {LABELS: "labels", PADDING: "tokens"}
 _NOTHING = {LABELS: "no loss of this module leaves labels out", PADDING: "no padding was recognised in this module"}
+_LONGEST = 200  # characters of a reason
 _COLUMNS = (
     "STEP",
     "INPUT TYPE",
@@ -71,16 +72,20 @@ def table(step: int, report: _core.DataReport) -> str:
 
 
 def explained(session: _core.ModuleSession) -> list[str]:
-    """What was left out because of which density, and what that saves."""
+    """What was left out because of which density, and what that saves; or why nothing can be."""
+    lines = [
+        f"{r.what}: {r.why:.{_LONGEST}}{'...' * (len(r.why) > _LONGEST)}"
+        for r in session.pass_reports()
+        if r.pass_name in _KINDS and r.bytes_saved == 0
+    ]
     if not session.densities().densities:
-        return []
+        return lines
     report = session.data_report()
-    lines = ["decided for each batch by its data, of the latest:"]
+    lines.append("decided for each batch by its data, of the latest:")
     for d in report.densities:
         done = "the others are left out" if d.pass_name in report.chosen else "all are computed"
         lines.append(f"  {_share(d)}, by {d.node}: {done}")
-    lines += [f"  {line}" for line in _compared(report.choices)]
-    return lines
+    return lines + [f"  {line}" for line in _compared(report.choices)]
 
 
 def _compared(choices: Sequence[_core.ChoiceReport]) -> list[str]:

@@ -13,7 +13,7 @@ from backpass.ortmodule import DebugOptions, LogLevel, RuntimeOptions
 from torch import nn
 from torch.nn import functional
 
-LABELS = "skip_ignored_labels"
+LABELS, PADDING = "skip_ignored_labels", "skip_padding"
 LOGGER = logging.getLogger("orttraining")
 Result = tuple[torch.Tensor, ...]
 
@@ -202,6 +202,71 @@ def test_many_counts_take_no_more_memory() -> None:
         if i == 200:
             before = resident()
     assert resident() - before < 30e6
+
+
+class Encoder(nn.Module):
+    """Two blocks of attention, and a tag for each token that has a label."""
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.tokens, self.head, self.dropout = nn.Embedding(40, 32), nn.Linear(32, 40), nn.Dropout(dropout)
+        self.mixed = nn.ModuleList([nn.Linear(32, 96) for _ in range(2)])
+        self.wide, self.narrow = (nn.ModuleList([nn.Linear(*size) for _ in range(2)]) for size in ((32, 64), (64, 32)))
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for mixed, wide, narrow in zip(self.mixed, self.wide, self.narrow, strict=True):
+            heads = (t.view(*ids.shape, 2, 16).transpose(1, 2) for t in mixed(x).chunk(3, -1))
+            seen = functional.scaled_dot_product_attention(*heads, mask[:, None, None, :].bool())
+            x = x + self.dropout(seen.transpose(1, 2).reshape(x.shape))
+            x = x + self.dropout(narrow(functional.gelu(wide(functional.layer_norm(x, (32,))))))
+        return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def padded(tokens: list[int], labelled: float, seed: int, length: int = 16) -> tuple[torch.Tensor, ...]:
+    """Sequences of so many tokens, and this share of them with a label."""
+    ids, labels = batch(1.0, seed, (len(tokens), length))
+    mask = (torch.arange(length) < torch.tensor(tokens)[:, None]).long()
+    chosen = torch.rand(ids.shape, generator=torch.Generator().manual_seed(seed)) < labelled
+    return ids, mask, labels.masked_fill((mask == 0) | ~chosen, -100)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_threads": 3}, {"max_memory": 0.9}], ids=str)
+def test_padding_that_changes_at_every_step(options: dict[str, Any]) -> None:
+    made = []
+    for more in (options, {"sparse_threshold": 0.0}):
+        torch.manual_seed(1)
+        made.append(ORTModule(Encoder(), options=RuntimeOptions(**more)))
+    ours, plain = made
+    draw = torch.Generator().manual_seed(2)
+    chosen = set()
+    cases = [
+        ([16] * 4, 1.0),
+        ([16] * 4, 0.3),
+        ([8] * 4, 0.3),
+        ([0, 1, 16, 3], 1.0),
+        ([16, 16, 16, 15], 1.0),
+        ([4] * 4, 0.0),
+    ]
+    cases += [
+        (torch.randint(17, (4,), generator=draw).tolist(), float(torch.rand((), generator=draw))) for _ in range(10)
+    ]
+    for seed, (tokens, labelled) in enumerate(cases):
+        results = []
+        for module in (ours, plain):
+            torch.manual_seed(seed)
+            loss = module(*padded(tokens, labelled, seed))
+            loss.backward()
+            results.append([loss.detach(), *gradients(module)])
+        assert_same(*results)
+        report = session_of(ours).densities()
+        chosen.add(tuple(report.chosen))
+        for density in report.densities:
+            if density.pass_name == PADDING and labelled == 1.0:
+                assert list(density.per_sequence) == tokens
+                assert density.input == "mask"
+    assert chosen == {(), (LABELS,), (LABELS, PADDING)}
+    assert len(session_of(ours).densities().choices) == 3
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
