@@ -28,9 +28,7 @@ StepSource::StepSource(const onnx_io::ModelProto& model, const std::function<boo
 
 bool StepSource::is_parameter(const Value* input) const { return parameters_.count(input->name) != 0; }
 
-const Graph* StepSource::forward() const {
-  return names_.trainable.empty() ? graph_.get() : forward_.graph.get();
-}
+const Graph* StepSource::forward() const { return names_.trainable.empty() ? graph_.get() : forward_.graph.get(); }
 
 std::unique_ptr<Graph> StepSource::rewritten(PassManager& passes) const {
   if (names_.trainable.empty()) {

@@ -18,13 +18,13 @@ StepVariant::StepVariant(std::unique_ptr<Graph> graph, PassManager passes, std::
   planned_ = plan_of(*lowered_);
 }
 
-std::unique_ptr<TrainingPlan> StepVariant::plan_of(const Graph& graph) const {
-  return std::make_unique<TrainingPlan>(graph, first_half(graph), options_, profiler_);
+std::shared_ptr<TrainingPlan> StepVariant::plan_of(const Graph& graph) const {
+  return std::make_shared<TrainingPlan>(graph, first_half(graph), options_, profiler_);
 }
 
-TrainingPlan& StepVariant::plan(bool accumulates) {
+const std::shared_ptr<TrainingPlan>& StepVariant::plan(bool accumulates) {
   if (accumulates && accumulating_ == nullptr && !trainable_.empty()) accumulate_in_place();
-  return *planned_;
+  return planned_;
 }
 
 namespace {
@@ -63,10 +63,10 @@ const std::string& StepVariant::update_obstacle(const UpdateRule& rule) {
   return updating_.obstacle;
 }
 
-TrainingPlan& StepVariant::update_plan() {
+const std::shared_ptr<TrainingPlan>& StepVariant::update_plan() {
   ensure(updating_.graph != nullptr, "a plan of an update that cannot be");
   if (planned_update_ == nullptr) planned_update_ = plan_of(*updating_.graph);
-  return *planned_update_;
+  return planned_update_;
 }
 
 void StepVariant::drop_update() {

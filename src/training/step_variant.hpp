@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -23,17 +22,17 @@ class StepVariant {
   const Graph& graph() const { return *graph_; }  ///< after passes: what execution_model() writes
   const Reports& reports() const { return reports_; }
 
-  /// Of a step whose gradients are outputs; once it `accumulates`, of one with an accumulator behind each gradient, which
-  /// reads buffers and a flag behind the other inputs.
-  TrainingPlan& plan(bool accumulates);
+  /// Of a step whose gradients are outputs; once it `accumulates`, of one with an accumulator behind each gradient,
+  /// which reads buffers and a flag behind the other inputs.
+  const std::shared_ptr<TrainingPlan>& plan(bool accumulates);
 
   /// Why there is no update_plan() by this rule; empty: there is. The rule is the same until drop_update().
   const std::string& update_obstacle(const UpdateRule& rule);
-  TrainingPlan& update_plan();
+  const std::shared_ptr<TrainingPlan>& update_plan();
   void drop_update();
 
  private:
-  std::unique_ptr<TrainingPlan> plan_of(const Graph& graph) const;
+  std::shared_ptr<TrainingPlan> plan_of(const Graph& graph) const;
   void accumulate_in_place();
 
   std::span<const std::string> trainable_;
@@ -44,8 +43,8 @@ class StepVariant {
   std::unique_ptr<Graph> accumulating_;  // lowered, with accumulators, once gradients were added up
   UpdateGraph updating_;                 // lowered, with updates, once it was asked for
   Reports reports_;
-  std::unique_ptr<TrainingPlan> planned_;         // of `accumulating_`, or of `lowered_`
-  std::unique_ptr<TrainingPlan> planned_update_;  // of `updating_`
+  std::shared_ptr<TrainingPlan> planned_;         // of `accumulating_`, or of `lowered_`
+  std::shared_ptr<TrainingPlan> planned_update_;  // of `updating_`
 };
 
 }  // namespace backpass

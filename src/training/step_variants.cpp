@@ -1,0 +1,141 @@
+#include "training/step_variants.hpp"
+
+#include <algorithm>
+
+#include "graph/clone.hpp"
+#include "plan/lower.hpp"
+
+namespace backpass {
+namespace {
+
+/// The forward part with its parameters marked as what no batch decides.
+std::unique_ptr<Graph> looked_at(const StepSource& source) {
+  std::unique_ptr<Graph> graph = clone(*source.forward()).graph;
+  for (const Value* v : graph->inputs) {
+    if (source.is_parameter(v)) graph->steady_inputs.push_back(v);
+  }
+  return graph;
+}
+
+}  // namespace
+
+StepVariants::StepVariants(const StepSource& source, const SessionOptions& options, Profiler* profiler)
+    : source_(source), options_(options), profiler_(profiler) {
+  if (source.forward() != nullptr) looker_ = std::make_unique<DataLooker>(*looked_at(source), options);
+  in_use_ = get({}).plan(false);
+}
+
+StepVariant& StepVariants::get(const Names& chosen) {
+  std::unique_ptr<StepVariant>& found = variants_[chosen];
+  if (found == nullptr) {
+    PassManager passes({options_.disabled_passes, options_.verify_passes, chosen}, kEveryPass);
+    std::unique_ptr<Graph> graph = options_.optimize ? source_.rewritten(passes) : clone(source_.graph()).graph;
+    found = std::make_unique<StepVariant>(std::move(graph), std::move(passes), source_.names().trainable, options_,
+                                          profiler_);
+  }
+  return *found;
+}
+
+StepVariants::Plan StepVariants::plan_of(StepVariant& variant, StepPurpose kind) {
+  if (kind == StepPurpose::gradients) return variant.plan(accumulates_);
+  ensure(rule_.has_value(), "an update without a rule");
+  return variant.update_obstacle(*rule_).empty() ? variant.update_plan() : nullptr;
+}
+
+std::shared_ptr<ReadyPlan> StepVariants::ready_for(std::span<const RuntimeValue> values, StepPurpose kind) {
+  DataChoice choice;
+  if (looker_ != nullptr) choice = looker_->look(values.first(source_.graph().inputs.size()));
+  std::shared_ptr<ReadyPlan> ready;
+  if (!choice.passes.empty()) ready = ready_if_it_fits(choice.passes, values, kind);
+  if (ready == nullptr) {
+    choice.passes.clear();
+    const Plan plan = plan_of(get({}), kind);
+    use(plan, kind);
+    ready = plan->ready_for(values);
+  }
+  ready->executable->binding_for(values);
+  ++runs_[choice.passes];
+  last_ = std::move(choice);
+  return ready;
+}
+
+/// Sizes that data decide are planned at their largest, so a budget may suffice for the plain graph alone.
+std::shared_ptr<ReadyPlan> StepVariants::ready_if_it_fits(const Names& chosen, std::span<const RuntimeValue> values,
+                                                          StepPurpose kind) {
+  if (refused_.count(chosen) != 0) return nullptr;
+  const Plan plan = plan_of(get(chosen), kind);
+  if (plan == nullptr) return nullptr;
+  auto refuse = [&](const Error& error) {
+    if (options_.max_memory == 0) throw;
+    Report& report = refused_[chosen];
+    report.pass = chosen.back();
+    report.what = concat(report.pass, " is not chosen, whatever the data: its plan does not fit");
+    report.why = error.what();
+    report.bytes_saved = "0";
+  };
+  try {
+    std::shared_ptr<ReadyPlan> ready = plan->ready_for(values);
+    use(plan, kind);
+    return ready;
+  } catch (const InvalidInput& error) {
+    refuse(error);
+  } catch (const Unsupported& error) {
+    refuse(error);
+  }
+  return nullptr;
+}
+
+std::shared_ptr<ReadyPlan> StepVariants::plan_for(std::span<const RuntimeValue> values, StepPurpose kind) {
+  Plan plan = plan_of(latest(), kind);
+  if (plan == nullptr) plan = plan_of(get({}), kind);
+  return plan->ready_for(values);
+}
+
+/// Two arenas need not fit at once where memory is limited, nor those of two kinds of steps. Otherwise the arena of a
+/// plan that data did not choose for a while is given back.
+void StepVariants::use(const Plan& plan, StepPurpose kind) {
+  constexpr std::int64_t kPatience = 16;  // runs
+  const std::int64_t patience = options_.max_memory > 0 ? 0 : kPatience;
+  ++clock_;
+  std::erase_if(used_, [&](const Used& u) {
+    const bool is_done = u.plan != plan && (u.kind != kind || clock_ - u.run > patience);
+    if (is_done) u.plan->release_memory();
+    return u.plan == plan || is_done;
+  });
+  used_.push_back({plan, kind, clock_});
+  in_use_ = plan;
+}
+
+void StepVariants::set_update(std::optional<UpdateRule> rule) {
+  in_use_ = latest().plan(accumulates_);
+  used_.clear();
+  for (auto& [chosen, variant] : variants_) variant->drop_update();
+  rule_ = std::move(rule);
+}
+
+onnx_io::ModelProto StepVariants::rewritten_model() const {
+  Names all;
+  for (const Pass& pass : kEveryPass) {
+    if (pass.by_data) all.emplace_back(pass.name);
+  }
+  PassManager passes({options_.disabled_passes, options_.verify_passes, all}, kEveryPass);
+  return source_.training_model(passes);
+}
+
+Reports StepVariants::reports() {
+  Reports reports = latest().reports();
+  if (!source_.refusal().pass.empty()) reports.insert(reports.begin(), source_.refusal());
+  if (looker_ != nullptr) reports.insert(reports.end(), looker_->reports().begin(), looker_->reports().end());
+  for (const auto& [chosen, report] : refused_) reports.push_back(report);
+  const Reports& again = in_use_->current()->reports;
+  reports.insert(reports.end(), again.begin(), again.end());
+  return reports;
+}
+
+DataReport StepVariants::data_report() {
+  DataReport report{last_.densities, last_.passes, {}};
+  for (const auto& [chosen, count] : runs_) report.choices.push_back({chosen, count});
+  return report;
+}
+
+}  // namespace backpass
