@@ -7,6 +7,7 @@
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
 #include "runtime/value_info.hpp"
+#include "training/rewritten_model.hpp"
 #include "training/step_variants.hpp"
 
 namespace backpass {
@@ -170,7 +171,7 @@ std::string StepModel::execution_model() const {
 
 onnx_io::ModelProto StepModel::rewritten_model() const {
   const CallScope call(impl_->options);
-  return impl_->variants.rewritten_model();
+  return backpass::rewritten_model(impl_->source, impl_->options);
 }
 
 std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler.take(); }

@@ -113,15 +113,6 @@ void StepVariants::set_update(std::optional<UpdateRule> rule) {
   rule_ = std::move(rule);
 }
 
-onnx_io::ModelProto StepVariants::rewritten_model() const {
-  Names all;
-  for (const Pass& pass : kEveryPass) {
-    if (pass.by_data) all.emplace_back(pass.name);
-  }
-  PassManager passes({options_.disabled_passes, options_.verify_passes, all}, kEveryPass);
-  return source_.training_model(passes);
-}
-
 Reports StepVariants::reports() {
   Reports reports = latest().reports();
   if (!source_.refusal().pass.empty()) reports.insert(reports.begin(), source_.refusal());

@@ -45,8 +45,6 @@ class StepVariants {
   /// The same with the passes of the latest batch, for values that may be without contents.
   std::shared_ptr<ReadyPlan> plan_for(std::span<const RuntimeValue> values, StepPurpose kind);
 
-  /// With every pass that data decide on, whatever the data.
-  onnx_io::ModelProto rewritten_model() const;
   /// What became of the graph, and why passes that data decide on are not chosen.
   Reports reports();
   DataReport data_report();

@@ -1,9 +1,9 @@
 // A training graph that came with its gradients, taken apart and put together again.
 //
-// Passes that work before differentiation save most: what they leave out, gradients need not be computed for. A training
-// model has been differentiated already; but where its gradients are nothing but the derivative of its loss, they may be
-// thrown away and made anew from the forward part, after those passes have been there. Whether they are that is decided
-// by proof where we would have written the same nodes, and by ONNX Runtime's names where it wrote them.
+// Passes that work before differentiation save most: what they leave out, gradients need not be computed for. A
+// training model has been differentiated already; but where its gradients are nothing but the derivative of its loss,
+// they may be thrown away and made anew from the forward part, after those passes have been there. Whether they are
+// that is decided by proof where we would have written the same nodes, and by ONNX Runtime's names where it wrote them.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ struct ForwardPart {
   Report refusal;                ///< why
 };
 
-/// `training`: outputs are the user's, the loss first, then gradients of the inputs named `trainable`, then new values of
-/// statistics (training/unwrap.hpp). `file`: where it came from.
+/// `training`: outputs are the user's, the loss first, then gradients of the inputs named `trainable`, then new values
+/// of statistics (training/unwrap.hpp). `file`: where it came from.
 ForwardPart forward_part(const Graph& training, std::span<const std::string> trainable,
                          const onnx_io::ModelProto& file);
 
