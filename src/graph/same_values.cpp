@@ -6,11 +6,18 @@
 namespace backpass {
 namespace {
 
-constexpr std::size_t kMaxComparedConstant = 4096;  // bytes; larger ones are the same where they share their data
+constexpr std::size_t kMaxComparedConstant = 1 << 20;  // bytes; larger ones are the same where they share their data
 
 std::string text_of(const Tensor& constant) {
   if (constant.dtype() == DType::string || constant.bytes() <= kMaxComparedConstant) return exact_text(constant);
   return concat(name_of(constant.dtype()), to_string(constant.dims()), "@", constant.data());
+}
+
+/// How many there are but for those left out at the end.
+std::size_t count_of(const std::vector<Value*>& values) {
+  std::size_t count = values.size();
+  while (count > 0 && values[count - 1] == nullptr) --count;
+  return count;
 }
 
 bool is_copy(const Node& node) { return node.op == "Identity" && node.domain.empty(); }
@@ -31,9 +38,11 @@ void SameValues::add_node(const Node& node) {
     known_[node.output(0)] = number_of(node.input(0));
     return;
   }
-  std::string text = concat(node.domain, ".", node.op, "@", node.opset, "/", node.outputs.size());
+  std::string text = concat(node.domain, ".", node.op, "@", node.opset, "/", count_of(node.outputs));
   if (node.def == nullptr || node.def->is_random) text += "'" + node.name + "'";
-  for (const Value* v : node.inputs) text += v == nullptr ? "|" : concat("|", number_of(v));
+  for (std::size_t i = 0; i < count_of(node.inputs); ++i) {
+    text += node.inputs[i] == nullptr ? "|" : concat("|", number_of(node.inputs[i]));
+  }
   for (const auto& [name, attribute] : node.attributes) {
     const std::string value = exact_text(attribute);
     text += concat("#", name, "=", value.size(), ":") + value;

@@ -62,8 +62,8 @@ class Look {
   Stranger run() const {
     if (!has_seed()) return {"", concat("'", seed(), "', where gradients begin, is not 1")};
     for (const NodeProto& node : graph_.node) {
-      std::string what = is_accumulator(node)             ? misread_by_accumulator(node)
-                         : !is_builders(node)             ? read_gradient(node)
+      std::string what = is_accumulator(node)                      ? misread_by_accumulator(node)
+                         : !is_builders(node)                      ? read_gradient(node)
                          : node.name.find(kOwn) < node.name.size() ? misplaced(node)
                                                                    : misadded(node);
       if (!what.empty()) return {label(node), std::move(what)};
@@ -117,6 +117,14 @@ class Look {
     return "";
   }
 
+  /// "OneConstant_Type1", which all nodes of a type share.
+  bool is_shared_constant(std::string_view name) const {
+    constexpr std::string_view kShared = "Constant_Type";
+    return name.find(kShared) != std::string_view::npos &&
+           std::any_of(graph_.initializer.begin(), graph_.initializer.end(),
+                       [&](const auto& t) { return t.name == name; });
+  }
+
   std::string misplaced(const NodeProto& node) const {
     const std::size_t end = node.name.rfind(kOwn);
     const auto found = around_.find(node.name.substr(0, end));
@@ -125,7 +133,7 @@ class Look {
     const auto& [inputs, outputs] = found->second;
     for (const std::string& name : node.input) {
       const bool fits = name.empty() || name.starts_with(own) || inputs.count(name) != 0 || outputs.count(name) != 0 ||
-                        outputs.count(differentiated(name)) != 0;
+                        outputs.count(differentiated(name)) != 0 || is_shared_constant(name);
       if (!fits) return concat("reads '", name, "', which has nothing to do with '", found->first, "'");
     }
     for (const std::string& name : node.output) {

@@ -9,6 +9,7 @@
 #include "model/export.hpp"
 #include "model/original_gradients.hpp"
 #include "ops/custom/function_gradient.hpp"
+#include "passes/list.hpp"
 #include "training/unwrap.hpp"
 
 namespace backpass {
@@ -78,6 +79,30 @@ class Comparison {
   int known_ = 0;
 };
 
+/// A copy in which all that follows from constants is one, as some of it is when a file is read.
+std::unique_ptr<Graph> folded(const Graph& graph) {
+  std::unique_ptr<Graph> copy = clone(graph).graph;
+  Reports ignored;
+  known_ints(*copy, ignored);
+  fold_constants(*copy, ignored);
+  return copy;
+}
+
+/// What of the gradients is not the derivative as we would have written it.
+struct Difference {
+  bool exists = true;
+  std::string node;
+};
+
+Difference difference(const Graph& training, const Graph& derived) {
+  if (Comparison(training, derived).is_same()) return {false, ""};
+  const std::unique_ptr<Graph> one = folded(training), other = folded(derived);
+  Comparison comparison(*one, *other);
+  if (comparison.is_same()) return {false, ""};
+  const Node* node = comparison.stranger();
+  return {true, node == nullptr ? "" : node->label()};
+}
+
 Report refusal(std::string node, const std::string& why) {
   return {.pass = "take_apart",
           .node = std::move(node),
@@ -111,12 +136,9 @@ ForwardPart forward_part(const Graph& training, std::span<const std::string> tra
   } catch (const Error& e) {  // ranks that rules need, and what bodies hold, only a trial tells
     return {nullptr, refusal("", e.what())};
   }
-  Comparison comparison(training, *derived);
-  if (comparison.is_same()) return {std::move(forward), {}};
-  if (is_ours(file)) {
-    const Node* node = comparison.stranger();
-    return {nullptr, refusal(node == nullptr ? "" : node->label(), "is not part of the loss's derivative")};
-  }
+  const Difference found = difference(training, *derived);
+  if (!found.exists) return {std::move(forward), {}};
+  if (is_ours(file)) return {nullptr, refusal(found.node, "is not part of the derivative of the loss")};
   const Stranger stranger = find_stranger(file.graph);
   if (!stranger.what.empty()) return {nullptr, refusal(stranger.node, stranger.what)};
   return {std::move(forward), {}};
