@@ -329,6 +329,13 @@ class Module:
         with self._state._lock:
             return self._session.pass_reports()
 
+    def data_report(self) -> _core.DataReport:
+        """What the latest batch is like (shares of rows with a label, of tokens that are no padding), which passes that
+        was worth, how often others were, and what a step takes with them.
+        """
+        with self._state._lock:
+            return self._session.data_report()
+
     def execution_model(self) -> bytes:
         """The training model after rewriting, before it is laid out for running: an ONNX model for InferenceSession.
 

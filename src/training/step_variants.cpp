@@ -1,9 +1,10 @@
 #include "training/step_variants.hpp"
 
-#include <algorithm>
+#include <chrono>
 
 #include "graph/clone.hpp"
 #include "plan/lower.hpp"
+#include "training/data_costs.hpp"
 
 namespace backpass {
 namespace {
@@ -22,35 +23,37 @@ std::unique_ptr<Graph> looked_at(const StepSource& source) {
 StepVariants::StepVariants(const StepSource& source, const SessionOptions& options, Profiler* profiler)
     : source_(source), options_(options), profiler_(profiler) {
   if (source.forward() != nullptr) looker_ = std::make_unique<DataLooker>(*looked_at(source), options);
-  in_use_ = get({}).plan(false);
+  if (looker_ == nullptr || !looker_->has_choice()) get({});
 }
 
 StepVariant& StepVariants::get(const Names& chosen) {
   std::unique_ptr<StepVariant>& found = variants_[chosen];
   if (found == nullptr) {
+    const auto begin = std::chrono::steady_clock::now();
     PassManager passes({options_.disabled_passes, options_.verify_passes, chosen}, kEveryPass);
     std::unique_ptr<Graph> graph = options_.optimize ? source_.rewritten(passes) : clone(source_.graph()).graph;
     found = std::make_unique<StepVariant>(std::move(graph), std::move(passes), source_.names().trainable, options_,
                                           profiler_);
+    build_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   return *found;
 }
 
-StepVariants::Plan StepVariants::plan_of(StepVariant& variant, StepPurpose kind) {
-  if (kind == StepPurpose::gradients) return variant.plan(accumulates_);
+StepVariants::Plan StepVariants::plan_of(StepVariant& variant, StepPurpose purpose) {
+  if (purpose == StepPurpose::gradients) return variant.plan(accumulates_);
   ensure(rule_.has_value(), "an update without a rule");
   return variant.update_obstacle(*rule_).empty() ? variant.update_plan() : nullptr;
 }
 
-std::shared_ptr<ReadyPlan> StepVariants::ready_for(std::span<const RuntimeValue> values, StepPurpose kind) {
+std::shared_ptr<ReadyPlan> StepVariants::ready_for(std::span<const RuntimeValue> values, StepPurpose purpose) {
   DataChoice choice;
   if (looker_ != nullptr) choice = looker_->look(values.first(source_.graph().inputs.size()));
   std::shared_ptr<ReadyPlan> ready;
-  if (!choice.passes.empty()) ready = ready_if_it_fits(choice.passes, values, kind);
+  if (!choice.passes.empty()) ready = ready_if_it_fits(choice.passes, values, purpose);
   if (ready == nullptr) {
     choice.passes.clear();
-    const Plan plan = plan_of(get({}), kind);
-    use(plan, kind);
+    const Plan plan = plan_of(get({}), purpose);
+    use(plan, purpose);
     ready = plan->ready_for(values);
   }
   ready->executable->binding_for(values);
@@ -61,9 +64,9 @@ std::shared_ptr<ReadyPlan> StepVariants::ready_for(std::span<const RuntimeValue>
 
 /// Sizes that data decide are planned at their largest, so a budget may suffice for the plain graph alone.
 std::shared_ptr<ReadyPlan> StepVariants::ready_if_it_fits(const Names& chosen, std::span<const RuntimeValue> values,
-                                                          StepPurpose kind) {
+                                                          StepPurpose purpose) {
   if (refused_.count(chosen) != 0) return nullptr;
-  const Plan plan = plan_of(get(chosen), kind);
+  const Plan plan = plan_of(get(chosen), purpose);
   if (plan == nullptr) return nullptr;
   auto refuse = [&](const Error& error) {
     if (options_.max_memory == 0) throw;
@@ -75,7 +78,7 @@ std::shared_ptr<ReadyPlan> StepVariants::ready_if_it_fits(const Names& chosen, s
   };
   try {
     std::shared_ptr<ReadyPlan> ready = plan->ready_for(values);
-    use(plan, kind);
+    use(plan, purpose);
     return ready;
   } catch (const InvalidInput& error) {
     refuse(error);
@@ -85,30 +88,32 @@ std::shared_ptr<ReadyPlan> StepVariants::ready_if_it_fits(const Names& chosen, s
   return nullptr;
 }
 
-std::shared_ptr<ReadyPlan> StepVariants::plan_for(std::span<const RuntimeValue> values, StepPurpose kind) {
-  Plan plan = plan_of(latest(), kind);
-  if (plan == nullptr) plan = plan_of(get({}), kind);
+std::shared_ptr<ReadyPlan> StepVariants::plan_for(std::span<const RuntimeValue> values, StepPurpose purpose) {
+  Plan plan = plan_of(latest(), purpose);
+  if (plan == nullptr) plan = plan_of(get({}), purpose);
   return plan->ready_for(values);
 }
 
 /// Two arenas need not fit at once where memory is limited, nor those of two kinds of steps. Otherwise the arena of a
 /// plan that data did not choose for a while is given back.
-void StepVariants::use(const Plan& plan, StepPurpose kind) {
+void StepVariants::use(const Plan& plan, StepPurpose purpose) {
   constexpr std::int64_t kPatience = 16;  // runs
   const std::int64_t patience = options_.max_memory > 0 ? 0 : kPatience;
   ++clock_;
   std::erase_if(used_, [&](const Used& u) {
-    const bool is_done = u.plan != plan && (u.kind != kind || clock_ - u.run > patience);
+    const bool is_done = u.plan != plan && (u.purpose != purpose || clock_ - u.run > patience);
     if (is_done) u.plan->release_memory();
     return u.plan == plan || is_done;
   });
-  used_.push_back({plan, kind, clock_});
+  used_.push_back({plan, purpose, clock_});
   in_use_ = plan;
+  last_purpose_ = purpose;
 }
 
 void StepVariants::set_update(std::optional<UpdateRule> rule) {
-  in_use_ = latest().plan(accumulates_);
-  used_.clear();
+  std::erase_if(used_, [](const Used& u) { return u.purpose == StepPurpose::update; });
+  if (last_purpose_ == StepPurpose::update) in_use_.reset();
+  last_purpose_ = StepPurpose::gradients;
   for (auto& [chosen, variant] : variants_) variant->drop_update();
   rule_ = std::move(rule);
 }
@@ -118,14 +123,20 @@ Reports StepVariants::reports() {
   if (!source_.refusal().pass.empty()) reports.insert(reports.begin(), source_.refusal());
   if (looker_ != nullptr) reports.insert(reports.end(), looker_->reports().begin(), looker_->reports().end());
   for (const auto& [chosen, report] : refused_) reports.push_back(report);
-  const Reports& again = in_use_->current()->reports;
-  reports.insert(reports.end(), again.begin(), again.end());
+  if (in_use_ != nullptr) {
+    const std::shared_ptr<ReadyPlan> plan = in_use_->current();
+    reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
+  }
   return reports;
 }
 
 DataReport StepVariants::data_report() {
-  DataReport report{last_.densities, last_.passes, {}};
-  for (const auto& [chosen, count] : runs_) report.choices.push_back({chosen, count});
+  DataReport report{.densities = with_sequences(last_), .chosen = last_.passes, .build_seconds = build_seconds_};
+  for (const auto& [chosen, count] : runs_) report.choices.push_back({.passes = chosen, .runs = count});
+  add_costs(report, [&](const Names& chosen) -> TrainingPlan& {
+    const Plan plan = plan_of(get(chosen), last_purpose_);
+    return plan == nullptr ? *plan_of(get({}), last_purpose_) : *plan;
+  });
   return report;
 }
 

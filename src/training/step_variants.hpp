@@ -28,7 +28,6 @@ class StepVariants {
 
   /// As things stand: with the passes that the latest batch was worth.
   StepVariant& latest() { return get(last_.passes); }
-  const Plan& in_use() const { return in_use_; }
 
   /// From now on gradients are added to buffers, which steps read behind the other inputs, with a flag.
   void accumulate() { accumulates_ = true; }
@@ -41,25 +40,26 @@ class StepVariants {
 
   /// What runs these values, best for the data at their beginning, which are the inputs of the graph. What is wrong
   /// with them is found before anything is written.
-  std::shared_ptr<ReadyPlan> ready_for(std::span<const RuntimeValue> values, StepPurpose kind);
+  std::shared_ptr<ReadyPlan> ready_for(std::span<const RuntimeValue> values, StepPurpose purpose);
   /// The same with the passes of the latest batch, for values that may be without contents.
-  std::shared_ptr<ReadyPlan> plan_for(std::span<const RuntimeValue> values, StepPurpose kind);
+  std::shared_ptr<ReadyPlan> plan_for(std::span<const RuntimeValue> values, StepPurpose purpose);
 
   /// What became of the graph, and why passes that data decide on are not chosen.
   Reports reports();
+  /// What the latest batch is like, how often which passes were chosen, and what a step takes with them.
   DataReport data_report();
 
  private:
   StepVariant& get(const Names& chosen);
-  Plan plan_of(StepVariant& variant, StepPurpose kind);
+  Plan plan_of(StepVariant& variant, StepPurpose purpose);
   std::shared_ptr<ReadyPlan> ready_if_it_fits(const Names& chosen, std::span<const RuntimeValue> values,
-                                              StepPurpose kind);
-  void use(const Plan& plan, StepPurpose kind);
+                                              StepPurpose purpose);
+  void use(const Plan& plan, StepPurpose purpose);
 
   /// A plan that has an arena.
   struct Used {
     Plan plan;
-    StepPurpose kind;
+    StepPurpose purpose;
     std::int64_t run;  // its last one
   };
 
@@ -73,7 +73,9 @@ class StepVariants {
   DataChoice last_;
   std::map<Names, std::int64_t> runs_;  // by what was chosen
   std::map<Names, Report> refused_;     // choices that do not fit into the memory allowed
-  Plan in_use_;
+  Plan in_use_;                         // null: nothing ran yet
+  StepPurpose last_purpose_ = StepPurpose::gradients;
+  double build_seconds_ = 0;
   std::vector<Used> used_;
   std::int64_t clock_ = 0;
 };

@@ -7,9 +7,10 @@
 #include "graph/halves.hpp"
 #include "graph/same_values.hpp"
 #include "model/export.hpp"
+#include "model/import.hpp"
 #include "model/original_gradients.hpp"
+#include "model/parameters.hpp"
 #include "ops/custom/function_gradient.hpp"
-#include "passes/list.hpp"
 #include "training/unwrap.hpp"
 
 namespace backpass {
@@ -79,13 +80,11 @@ class Comparison {
   int known_ = 0;
 };
 
-/// A copy in which all that follows from constants is one, as some of it is when a file is read.
-std::unique_ptr<Graph> folded(const Graph& graph) {
-  std::unique_ptr<Graph> copy = clone(graph).graph;
-  Reports ignored;
-  known_ints(*copy, ignored);
-  fold_constants(*copy, ignored);
-  return copy;
+/// The graph as it is after a file: reading one folds constants, and much has several forms that a file has one of.
+std::unique_ptr<Graph> read_again(const Graph& graph, const onnx_io::ModelProto& file) {
+  ExportOptions how;
+  how.opset = std::max<std::int64_t>(how.opset, opset_of(file));
+  return import_model(export_graph(graph, how)).graph;
 }
 
 /// What of the gradients is not the derivative as we would have written it.
@@ -94,10 +93,10 @@ struct Difference {
   std::string node;
 };
 
-Difference difference(const Graph& training, const Graph& derived) {
+Difference difference(const Graph& training, const Graph& derived, const onnx_io::ModelProto& file) {
   if (Comparison(training, derived).is_same()) return {false, ""};
-  const std::unique_ptr<Graph> one = folded(training), other = folded(derived);
-  Comparison comparison(*one, *other);
+  const std::unique_ptr<Graph> again = read_again(derived, file);
+  Comparison comparison(training, *again);
   if (comparison.is_same()) return {false, ""};
   const Node* node = comparison.stranger();
   return {true, node == nullptr ? "" : node->label()};
@@ -136,9 +135,10 @@ ForwardPart forward_part(const Graph& training, std::span<const std::string> tra
   } catch (const Error& e) {  // ranks that rules need, and what bodies hold, only a trial tells
     return {nullptr, refusal("", e.what())};
   }
-  const Difference found = difference(training, *derived);
+  const Difference found = difference(training, *derived, file);
   if (!found.exists) return {std::move(forward), {}};
-  if (is_ours(file)) return {nullptr, refusal(found.node, "is not part of the derivative of the loss")};
+  if (is_ours(file))
+    return {nullptr, refusal(found.node, "is no part of the derivative of the loss as Backpass writes it")};
   const Stranger stranger = find_stranger(file.graph);
   if (!stranger.what.empty()) return {nullptr, refusal(stranger.node, stranger.what)};
   return {std::move(forward), {}};
