@@ -50,7 +50,7 @@ def generate_artifacts(
     ``optimizer``: also writes ``optimizer_model.onnx``. ``nominal_checkpoint``: also writes ``nominal_checkpoint``, the
     parameters without their data.
     ``additional_output_names``: values that training and eval model return after the loss.
-    ``compute_less``: the training model leaves out what need not be computed, as ``Module`` would when it loads it; what
+    ``compute_less``: the training model leaves out what need not be computed, as a `Module` would on loading it; what
     only data can tell (rows without a label, padding) it finds in every step. Only Backpass can run it then.
     Files go to ``artifact_directory`` (the current one when None), their names preceded by ``prefix``. They replace
     older ones only when all have been written.
