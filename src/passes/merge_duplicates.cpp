@@ -2,12 +2,14 @@
 #include <map>
 #include <optional>
 
+#include "graph/exact_text.hpp"
 #include "graph/op.hpp"
 #include "passes/list.hpp"
 
 namespace backpass {
 namespace {
 
+<<<<<<< HEAD
 std::string bytes_of(const Tensor& t) {
   std::string text = std::string(name_of(t.dtype())) + to_string(t.dims());
   if (t.dtype() == DType::string) {
@@ -26,6 +28,15 @@ class Identities {
     if (!v->constant || v->constant->dtype() == DType::string) return name_of(v);
     if (v->constant->bytes() <= kSmall) return "c" + bytes_of(*v->constant);
     return is_float(v->constant->dtype()) ? name_of(v) : name_of(first_like(v));
+=======
+constexpr std::size_t kMaxComparedConstant = 64;
+
+/// A name shared by equal values: small constants by contents, everything else by identity.
+std::string identity_of(const Value* v) {
+  if (v == nullptr) return "_";
+  if (v->constant && v->constant->dtype() != DType::string && v->constant->bytes() <= kMaxComparedConstant) {
+    return "c" + exact_text(*v->constant);
+>>>>>>> native
   }
 
  private:
@@ -47,6 +58,7 @@ class Identities {
   std::map<std::string, std::vector<const Value*>> constants_;  // by type and their first bytes
 };
 
+<<<<<<< HEAD
 std::optional<std::string> text_of(const Attribute& attribute) {
   struct Visitor {
     std::optional<std::string> operator()(std::int64_t v) const { return std::to_string(v); }
@@ -65,14 +77,15 @@ std::optional<std::string> text_of(const Attribute& attribute) {
 }
 
 std::optional<std::string> key_of(const Node& node, Identities& identities) {
+=======
+std::optional<std::string> key_of(const Node& node) {
+>>>>>>> native
   if (node.def == nullptr || node.def->is_random || !node.subgraphs.empty()) return std::nullopt;
   std::string key = concat(node.domain, ".", node.op, "@", node.opset, "/", node.outputs.size());
   for (const Value* v : node.outputs) key += v == nullptr ? "-" : "+";
   for (const Value* v : node.inputs) key += "|" + identities.of(v);
   for (const auto& [name, attribute] : node.attributes) {
-    std::optional<std::string> text = text_of(attribute);
-    if (!text) return std::nullopt;
-    key += "#" + name + "=" + *text;
+    key += "#" + name + "=" + exact_text(attribute);
   }
   return key;
 }
