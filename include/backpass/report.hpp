@@ -1,7 +1,9 @@
 // What the rewriting passes did to a graph, and how long they took.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace backpass {
 
@@ -14,6 +16,32 @@ struct Report {
   std::string why = {};               ///< what makes it right, or worth it
   std::string operations_saved = {};  ///< on elements
   std::string bytes_saved = {};  ///< of results that are not written, or not kept, any more; below 0 where more are
+};
+
+/// How many rows of a batch a rewriting pass leaves, at one place of the graph.
+struct RowDensity {
+  std::string pass = {};    ///< "skip_padding"
+  std::string node = {};    ///< label of the node that finds them
+  std::string input = {};   ///< of the model that says which: "attention_mask"
+  std::int64_t needed = 0;  ///< rows that something depends on: with a label, or seen by one that is needed
+  std::int64_t total = 0;
+
+  double share() const { return total == 0 ? 1 : static_cast<double>(needed) / static_cast<double>(total); }
+};
+
+/// What steps take with some of the passes that data decide on.
+struct ChoiceReport {
+  std::vector<std::string> passes = {};  ///< none: the graph without any
+  std::int64_t runs = 0;                 ///< batches it was chosen for
+  double operations = 0;                 ///< of a step with as many rows as the latest batch; 0 where not known
+  std::int64_t bytes = 0;                ///< of its arena
+};
+
+/// How a session decided by the data of its batches.
+struct DataReport {
+  std::vector<RowDensity> densities = {};  ///< of the latest batch
+  std::vector<std::string> chosen = {};    ///< passes, for it
+  std::vector<ChoiceReport> choices = {};
 };
 
 /// Time spent in one pass, bodies of control flow included.

@@ -43,6 +43,9 @@ struct SessionOptions {
   /// What training computes again however much memory there is: "cheap", what takes no products; "blocks", all but what
   /// stands between blocks; or results of operators, "Gelu+Dropout:1:2" (0: not, 1: yes; how many at most, -1: all).
   std::vector<std::string> recompute = {};
+  /// Training looks at each batch: where less than this share of its rows is needed (have a label, are no padding), the
+  /// others are left out of the computation. The results are the same. 0: never look.
+  double sparse_threshold = 0.9;
 };
 
 /// Name and static type of an input or output. Extents are numbers, or names for what may vary.

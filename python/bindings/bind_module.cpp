@@ -118,7 +118,7 @@ void bind_module(nb::module_& m) {
            "does.")
       .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
            "Whether backward() would repeat the forward pass and so read all of its inputs again.")
-      .def("read_by_backward", &unlocked<&ModuleSession::read_by_backward>,
+      .def("read_by_backward", [](ModuleSession& s) { return s.read_by_backward(); },
            "Numbers of the inputs and outputs whose contents backward() reads, also through views of them.")
       .def("inputs", &ModuleSession::inputs)
       .def("outputs", &ModuleSession::outputs)

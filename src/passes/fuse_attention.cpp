@@ -76,7 +76,7 @@ class Fusion {
   void run(const WrittenAttentionGradient* gradient) {
     Builder b(graph_, found_.result, found_.result->name);
     operands_ = {Turned::of(found_.q), Turned::of(found_.keys).with_last_swapped(), Turned::of(found_.v)};
-    mask_ = found_.mask;
+    if (!found_.masks.empty()) mask_ = found_.masks.front().value;
     set_attributes(b);
     choose_layout(b);
     Value* q = packed(b, operands_[0]);
@@ -109,7 +109,8 @@ class Fusion {
     }
     attributes_ = {{"scale", is_exact ? scale : 1.0F}, {"stream", dropout::stream_name(*found_.dropout)}};
     if (found_.dropout->has_attribute("seed")) attributes_.emplace_back("seed", found_.dropout->attr_int("seed"));
-    if (found_.unseen_is_nan && found_.mask != nullptr) attributes_.emplace_back("unseen_is_nan", std::int64_t{1});
+    if (found_.unseen == Unseen::nan && !found_.masks.empty())
+      attributes_.emplace_back("unseen_is_nan", std::int64_t{1});
   }
 
   /// Three axes are a batch of single heads; heads behind lengths stay there.
@@ -166,6 +167,14 @@ class Fusion {
   bool is_moved_ = false;
 };
 
+/// What FusedAttention computes. Without dropout nothing is gained.
+bool is_fusable(const WrittenAttention& found) {
+  if (found.dropout == nullptr || found.masks.size() > 1) return false;
+  if (found.masks.empty()) return true;
+  const WrittenMask& mask = found.masks.front();
+  return mask.kind == WrittenMask::Kind::added || (mask.kind == WrittenMask::Kind::seen && mask.value == found.flag);
+}
+
 /// Nobody else reads what lies inside.
 bool is_closed(const Graph& graph, const NodeSet& nodes, const std::vector<const Value*>& results) {
   auto is_inside = [&](const Node* node) { return nodes.count(node) != 0; };
@@ -188,9 +197,10 @@ bool is_closed(const Graph& graph, const WrittenAttention& found, const WrittenA
 }
 
 /// A mask that is learned gets a gradient, for which all scores are needed after all.
-bool is_learned(const Graph& graph, const Value* mask) {
+bool has_learned_mask(const Graph& graph, const WrittenAttention& found) {
   std::unordered_set<const Value*> seen;
-  std::vector<const Value*> todo{mask};
+  std::vector<const Value*> todo;
+  for (const WrittenMask& mask : found.masks) todo.push_back(mask.value);
   while (!todo.empty()) {
     const Value* v = todo.back();
     todo.pop_back();
@@ -210,9 +220,9 @@ void fuse_attention(Graph& graph, Reports& reports) {
   const std::vector<Node*> nodes = graph.nodes();
   for (Node* node : nodes) {
     std::optional<WrittenAttention> found = match_attention(*node);
-    if (!found) continue;
+    if (!found || !is_fusable(*found)) continue;
     const std::optional<WrittenAttentionGradient> gradient = match_attention_gradient(graph, *found);
-    if (!is_closed(graph, *found, gradient ? &*gradient : nullptr) || is_learned(graph, found->mask)) continue;
+    if (!is_closed(graph, *found, gradient ? &*gradient : nullptr) || has_learned_mask(graph, *found)) continue;
     if (!gradient) take_factors(*found);
     Value* inner[] = {found->scores->output(0), found->softmax->output(0), found->dropout->output(0)};
     reports.push_back({.node = node->label(),

@@ -38,6 +38,14 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Values are computed for those rows that somebody chooses of them: the choice moves up, through attention as far as
+/// queries go. See row_needs.hpp.
+void move_rows(Graph& graph, Reports& reports);
+
+/// Keys that no needed query sees, and all that is computed for them alone, are left out: padding. Attention runs on
+/// ragged rows. See row_needs.hpp.
+void skip_padding(Graph& graph, Reports& reports);
+
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
 void fuse_attention(Graph& graph, Reports& reports);
@@ -72,6 +80,8 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"move_rows", move_rows, Side::before, Graphs::plans},
+    {"skip_padding", skip_padding, Side::before, Graphs::plans, true},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},

@@ -31,15 +31,23 @@ std::string names_of(std::span<const Pass> passes, Graphs graphs) {
 
 PassManager::PassManager(const PassOptions& options, std::span<const Pass> passes)
     : passes_(passes), verify_(options.verify || variable("BACKPASS_VERIFY_PASSES") == "1") {
-  for (const std::string& name : options.disabled) disable(name, "disabled_passes");
-  for (const std::string& name : split_names(variable("BACKPASS_DISABLE_PASSES")))
-    disable(name, "BACKPASS_DISABLE_PASSES");
+  auto add = [&](std::set<std::string, std::less<>>& to, const std::vector<std::string>& names, std::string_view from) {
+    for (const std::string& name : names) require_known(name, from);
+    to.insert(names.begin(), names.end());
+  };
+  add(disabled_, options.disabled, "disabled_passes");
+  add(disabled_, split_names(variable("BACKPASS_DISABLE_PASSES")), "BACKPASS_DISABLE_PASSES");
+  add(chosen_, options.chosen, "chosen");
+  add(chosen_, split_names(variable("BACKPASS_CHOOSE_PASSES")), "BACKPASS_CHOOSE_PASSES");
 }
 
-void PassManager::disable(const std::string& name, std::string_view given_by) {
+void PassManager::require_known(const std::string& name, std::string_view given_by) const {
   const bool known = std::any_of(passes_.begin(), passes_.end(), [&](const Pass& p) { return p.name == name; });
   if (!known) fail(given_by, ": got '", name, "', expected names among ", names_of(passes_, Graphs::any));
-  disabled_.insert(name);
+}
+
+bool PassManager::is_wanted(const Pass& pass) const {
+  return disabled_.count(pass.name) == 0 && (!pass.by_data || chosen_.count(pass.name) != 0);
 }
 
 void PassManager::run(Graph& graph, Side side) {
@@ -77,7 +85,7 @@ void PassManager::run_all(Graph& graph, std::span<const Pass* const> chosen) {
     for (auto& [key, sub] : node->subgraphs) run_all(*sub, chosen);
   }
   for (const Pass* pass : chosen) {
-    if (disabled_.count(pass->name) == 0) run_one(graph, *pass);
+    if (is_wanted(*pass)) run_one(graph, *pass);
   }
 }
 

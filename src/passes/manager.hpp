@@ -8,14 +8,15 @@
 namespace backpass {
 
 struct PassOptions {
-  std::vector<std::string> disabled;  ///< names of passes that do not run
-  bool verify = false;                ///< look at every invariant of the graph after each pass
+  std::vector<std::string> disabled;     ///< names of passes that do not run
+  bool verify = false;                   ///< look at every invariant of the graph after each pass
+  std::vector<std::string> chosen = {};  ///< names of those passes to run whose worth depends on data
 };
 
 class PassManager {
  public:
-  /// The environment comes on top: BACKPASS_DISABLE_PASSES=name,name and BACKPASS_VERIFY_PASSES=1. InvalidInput for
-  /// names that no pass has.
+  /// The environment comes on top: BACKPASS_DISABLE_PASSES=name,name, BACKPASS_CHOOSE_PASSES=name,name and
+  /// BACKPASS_VERIFY_PASSES=1. InvalidInput for names that no pass has.
   PassManager(const PassOptions& options, std::span<const Pass> passes);
 
   /// Rewrites a graph that is to be planned, bodies of control flow first. Side::both is for graphs that are not
@@ -39,10 +40,12 @@ class PassManager {
   void run_all(Graph& graph, std::span<const Pass* const> chosen);
   void run_one(Graph& graph, const Pass& pass);
   void merge_sides(std::size_t now);
-  void disable(const std::string& name, std::string_view given_by);
+  void require_known(const std::string& name, std::string_view given_by) const;
+  bool is_wanted(const Pass& pass) const;
 
   std::span<const Pass> passes_;
   std::set<std::string, std::less<>> disabled_;
+  std::set<std::string, std::less<>> chosen_;
   bool verify_;
   Reports reports_;
   std::size_t first_side_ = 0;  // reports before this run

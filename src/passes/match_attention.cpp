@@ -1,6 +1,7 @@
 #include "passes/match_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "graph/op.hpp"
@@ -26,17 +27,57 @@ bool is_last_axis(std::int64_t axis, const Value* v) {
   return axis == -1 || axis + 1 == static_cast<std::int64_t>(rank_of(v));
 }
 
-/// Its softmax is 0 beside any score that is a number worth the name.
-bool is_lowest(const Value* v) {
-  const std::optional<double> number = number_of(v);
-  const double least = v->type.dtype == DType::float64 ? std::numeric_limits<double>::lowest()
-                                                       : static_cast<double>(std::numeric_limits<float>::lowest());
-  return number && *number <= least;
-}
-
 bool is_identity(const Node* node) {
   if (is_op(node, "Cast")) return node->input(0)->type.dtype == node->output(0)->type.dtype;
   return is_op(node, "Identity");
+}
+
+/// The number, if its softmax is 0 beside any score that is worth the name.
+std::optional<double> lowest_of(const Value* v) {
+  const std::optional<double> number = number_of(v);
+  constexpr double kLowest = -1e30;
+  return number && *number <= kLowest ? number : std::nullopt;
+}
+
+/// A score that is chosen by a boolean mask, and the mask.
+struct Choice {
+  Value* of;
+  WrittenMask mask;
+};
+
+std::optional<Choice> choice_of(const Node* node) {
+  if (!is_op(node, "Where")) return std::nullopt;
+  using Kind = WrittenMask::Kind;
+  if (const auto lowest = lowest_of(node->input(2)))
+    return Choice{node->input(1), {node->input(0), Kind::seen, *lowest}};
+  if (const auto lowest = lowest_of(node->input(1)))
+    return Choice{node->input(2), {node->input(0), Kind::hidden, *lowest}};
+  return std::nullopt;
+}
+
+/// Whether scores may be behind this value; `sums` is how many additions may stand between.
+bool leads_to_product(const Value* v, int sums) {
+  while (v->producer != nullptr) {
+    const std::optional<Factor> factor = factor_of(v->producer);
+    const std::optional<Choice> choice = choice_of(v->producer);
+    if (!factor && !choice && !is_identity(v->producer)) break;
+    v = factor ? factor->of : choice ? choice->of : v->producer->input(0);
+  }
+  if (is_op(v->producer, "MatMul")) return true;
+  return sums > 0 && is_op(v->producer, "Add") &&
+         (leads_to_product(v->producer->input(0), sums - 1) || leads_to_product(v->producer->input(1), sums - 1));
+}
+
+constexpr int kMostSums = 2;
+
+/// The operand of a sum that scores are in; the other one is added to them.
+std::optional<std::size_t> operand_with_product(const Node& sum) {
+  for (int between = 0; between < kMostSums; ++between) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (leads_to_product(sum.input(i), between)) return i;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Beside a shape, each of its extents is 1 or the same; of the last one always the same.
@@ -58,12 +99,10 @@ class Matcher {
     if (!is_op(found_.result, "MatMul")) return std::nullopt;
     take(found_.result);
     found_.v = found_.result->input(1);
-    Value* dropped = skip(found_.result->input(0));
-    if (!is_op(dropped->producer, "Dropout") || dropped->producer->input(2) == nullptr) return std::nullopt;
-    found_.dropout = take(dropped->producer);
-    Value* scores = before_softmax(skip(found_.dropout->input(0)));
-    if (scores == nullptr || !take_mask_and_product(scores)) return std::nullopt;
-    return fits() ? std::optional(found_) : std::nullopt;
+    Value* scores = before_softmax(before_dropout(skip(found_.result->input(0))));
+    if (scores == nullptr || !take_masks_and_product(scores)) return std::nullopt;
+    decide_unseen();
+    return fits() && puts_unseen_to_zero() ? std::optional(found_) : std::nullopt;
   }
 
  private:
@@ -77,24 +116,28 @@ class Matcher {
     return v;
   }
 
+  Value* before_dropout(Value* dropped) {
+    if (!is_op(dropped->producer, "Dropout")) return dropped;
+    Node* node = take(dropped->producer);
+    if (node->input(2) != nullptr) found_.dropout = node;  // else it never drops
+    return skip(node->input(0));
+  }
+
   /// Masked scores from probabilities; null when they are made in another way.
   Value* before_softmax(Value* probabilities) {
     Node* outer = probabilities->producer;
-    if (!is_op(outer, "Where")) {
-      found_.unseen_is_nan = true;
-      return take_softmax(probabilities);
-    }
+    if (!is_op(outer, "Where")) return take_softmax(probabilities);
     take(outer);
     const bool chooses = number_of(outer->input(2)) == 0;
     if (!chooses && number_of(outer->input(1)) != 0) return nullptr;
     Value* x = take_softmax(skip(outer->input(chooses ? 1 : 2)));
     Node* inner = x == nullptr ? nullptr : x->producer;
     if (!is_op(inner, "Where") || inner->input(0) != outer->input(0)) return nullptr;
+    found_.flag = outer->input(0);
+    const std::optional<Choice> choice = choice_of(inner);
+    if (choice) return (choice->mask.kind == WrittenMask::Kind::seen) == chooses ? x : nullptr;
     take(inner);
-    found_.flag = inner->input(0);
-    if (!chooses) return is_unseen(inner->input(0), inner->input(2)) ? inner->input(2) : nullptr;
-    found_.mask = found_.flag;
-    return is_lowest(inner->input(2)) ? inner->input(1) : nullptr;
+    return !chooses && is_unseen(inner->input(0), inner->input(2)) ? inner->input(2) : nullptr;
   }
 
   Value* take_softmax(Value* probabilities) {
@@ -120,23 +163,36 @@ class Matcher {
     return stops ? take(v->producer)->input(0) : skip(v);
   }
 
-  bool take_mask_and_product(Value* masked) {
+  bool take_masks_and_product(Value* masked) {
     masked = skip(masked);
-    if (!is_op(masked->producer, "Add")) return take_product(masked);
-    if (found_.mask != nullptr) return false;
-    const Node* sum = take(masked->producer);
-    const std::size_t scores = leads_to_product(sum->input(0)) ? 0 : 1;
-    found_.mask = sum->input(1 - scores);
-    return leads_to_product(sum->input(scores)) && take_product(sum->input(scores));
+    while (Value* scores = before_mask(masked->producer)) masked = skip(scores);
+    std::reverse(found_.masks.begin(), found_.masks.end());
+    return take_product(masked);
   }
 
-  static bool leads_to_product(const Value* v) {
-    while (v->producer != nullptr) {
-      const std::optional<Factor> factor = factor_of(v->producer);
-      if (!factor && !is_identity(v->producer)) break;
-      v = factor ? factor->of : v->producer->input(0);
+  Value* before_mask(Node* node) {
+    if (const std::optional<Choice> choice = choice_of(node)) {
+      take(node);
+      found_.masks.push_back(choice->mask);
+      return choice->of;
     }
-    return is_op(v->producer, "MatMul");
+    const std::optional<std::size_t> scores = is_op(node, "Add") ? operand_with_product(*node) : std::nullopt;
+    if (!scores) return nullptr;
+    take(node);
+    found_.masks.push_back({node->input(1 - *scores), WrittenMask::Kind::added});
+    return node->input(*scores);
+  }
+
+  void decide_unseen() {
+    const auto& masks = found_.masks;
+    auto is_finite = [&](const WrittenMask& m) {
+      return m.kind != WrittenMask::Kind::added && m.lowest == masks.front().lowest && std::isfinite(m.lowest);
+    };
+    if (found_.flag != nullptr) {
+      found_.unseen = Unseen::zero;
+    } else if (!masks.empty() && std::all_of(masks.begin(), masks.end(), is_finite)) {
+      found_.unseen = Unseen::all;
+    }
   }
 
   bool take_product(Value* v) {
@@ -165,11 +221,23 @@ class Matcher {
     if (!std::equal(q.begin(), q.begin() + heads, keys.begin()) || !std::equal(q.begin(), q.begin() + heads, v.begin()))
       return false;
     if (q[last] != keys[last - 1] || keys[last] != v[last - 1]) return false;
-    if (found_.mask == nullptr) return true;
-    const DType mask = found_.mask->type.dtype;
     Shape scores(q.begin(), q.end() - 1);
     scores.push_back(keys[last]);
-    return (mask == DType::boolean || mask == dtype) && masks(found_.mask, scores);
+    return std::all_of(found_.masks.begin(), found_.masks.end(), [&](const WrittenMask& mask) {
+      const DType wanted = mask.kind == WrittenMask::Kind::added ? dtype : DType::boolean;
+      return mask.value->type.dtype == wanted && masks(mask.value, scores);
+    });
+  }
+
+  /// Whether those that are put to zero are those that see no key, and no others.
+  bool puts_unseen_to_zero() const {
+    auto is_flag = [&](const WrittenMask& mask) { return mask.value == found_.flag; };
+    auto is_finite = [](const WrittenMask& mask) {
+      return mask.kind != WrittenMask::Kind::added && std::isfinite(mask.lowest);
+    };
+    const auto& masks = found_.masks;
+    if (std::any_of(masks.begin(), masks.end(), is_flag)) return masks.size() == 1;
+    return found_.flag == nullptr || std::none_of(masks.begin(), masks.end(), is_finite);
   }
 
   WrittenAttention found_;
@@ -190,6 +258,30 @@ std::optional<Factor> factor_of(const Node* node) {
 }
 
 std::optional<WrittenAttention> match_attention(Node& result) { return Matcher(result).run(); }
+
+Value* joined_mask(Builder& b, const WrittenAttention& attention) {
+  using Kind = WrittenMask::Kind;
+  const auto& masks = attention.masks;
+  if (masks.empty()) return nullptr;
+  const bool is_boolean = std::all_of(masks.begin(), masks.end(), [&](const WrittenMask& mask) {
+    return mask.kind != Kind::added && mask.lowest == masks.front().lowest;
+  });
+  Value* joined = nullptr;
+  for (const WrittenMask& mask : masks) {
+    if (is_boolean) {
+      Value* seen = mask.kind == Kind::seen ? mask.value : b.op("Not", {mask.value});
+      joined = joined == nullptr ? seen : b.op("And", {joined, seen});
+    } else if (mask.kind == Kind::added) {
+      joined = joined == nullptr ? mask.value : b.op("Add", {joined, mask.value});
+    } else {
+      Value* rest = joined == nullptr ? b.scalar(0, attention.q) : joined;
+      Value* lowest = b.scalar(mask.lowest, attention.q);
+      const bool chooses = mask.kind == Kind::seen;
+      joined = b.op("Where", {mask.value, chooses ? rest : lowest, chooses ? lowest : rest});
+    }
+  }
+  return joined;
+}
 
 void take_factors(WrittenAttention& attention) {
   for (Value** operand : {&attention.q, &attention.keys}) {

@@ -1,30 +1,50 @@
-// Attention as networks write it out: MatMul, a scale, a mask, Softmax, Dropout, MatMul.
+// Attention as networks write it out: MatMul, a scale, masks, Softmax, perhaps Dropout, MatMul.
 #pragma once
 
 #include <optional>
+#include <vector>
 
+#include "graph/builder.hpp"
 #include "graph/halves.hpp"
 
 namespace backpass {
 
-struct WrittenAttention {
-  Node* scores = nullptr;      ///< the product of queries and keys
-  Node* softmax = nullptr;     ///< of all that is done to them
-  Node* dropout = nullptr;     ///< of the probabilities
-  Node* result = nullptr;      ///< the product of probabilities and values
-  Value* q = nullptr;          ///< [..., queries, size]
-  Value* keys = nullptr;       ///< [..., size, keys]
-  Value* v = nullptr;          ///< [..., keys, size of values]
-  Value* mask = nullptr;       ///< null, boolean (true: takes part), or added to the scores
-  Value* flag = nullptr;       ///< by which probabilities are put to zero: a boolean mask, or who sees no key; or null
-  double scale = 1;            ///< of the scores
-  bool unseen_is_nan = false;  ///< a query that sees no key gives no number; else zeros
-  NodeSet nodes;               ///< everything from scores to result
+/// Something done to the scores that hides keys from queries, or favours them.
+struct WrittenMask {
+  enum class Kind : std::uint8_t {
+    added,  ///< to the scores: numbers of their type
+    seen,   ///< boolean, true where a key takes part
+    hidden  ///< boolean, true where it does not
+  };
+  Value* value = nullptr;
+  Kind kind = Kind::added;
+  double lowest = 0;  ///< what stands for the scores of keys that take no part
 };
 
-/// The attention whose result this node is, if it is one that FusedAttention computes alike. Who else reads what lies
-/// in between is not looked at.
+/// What a query gives that sees no key: zeros; what Softmax makes of masked scores, which is no number where all of
+/// them are minus infinity; or, where all of them are certain to be the same finite number, the mean of all values.
+enum class Unseen : std::uint8_t { zero, nan, all };
+
+struct WrittenAttention {
+  Node* scores = nullptr;          ///< the product of queries and keys
+  Node* softmax = nullptr;         ///< of all that is done to them
+  Node* dropout = nullptr;         ///< of the probabilities, where it may be switched on; or null
+  Node* result = nullptr;          ///< the product of probabilities and values
+  Value* q = nullptr;              ///< [..., queries, size]
+  Value* keys = nullptr;           ///< [..., size, keys]
+  Value* v = nullptr;              ///< [..., keys, size of values]
+  std::vector<WrittenMask> masks;  ///< in the order they are applied
+  Value* flag = nullptr;  ///< by which probabilities are put to zero: a boolean mask, or who sees no key; or null
+  double scale = 1;       ///< of the scores
+  Unseen unseen = Unseen::nan;
+  NodeSet nodes;  ///< everything from scores to result
+};
+
+/// The attention whose result this node is. Who else reads what lies in between is not looked at.
 std::optional<WrittenAttention> match_attention(Node& result);
+
+/// All of its masks in one, for operators that take one: null, boolean (true: takes part), or added to the scores.
+Value* joined_mask(Builder& b, const WrittenAttention& attention);
 
 /// Factors of queries and keys become part of the scale.
 void take_factors(WrittenAttention& attention);

@@ -89,7 +89,7 @@ class Matcher {
   bool keeps_seen(const Node& node, const Value* at) const {
     if (node.op != "Where" || !node.domain.empty() || forward_.flag == nullptr || node.input(0) != forward_.flag)
       return false;
-    const bool chooses = forward_.flag == forward_.mask;
+    const bool chooses = !forward_.masks.empty() && forward_.flag == forward_.masks.front().value;
     return node.input(chooses ? 1 : 2) == at && is_zero(node.input(chooses ? 2 : 1));
   }
 

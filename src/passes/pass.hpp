@@ -28,6 +28,7 @@ struct Pass {
   void (*run)(Graph& graph, Reports& reports);
   Side side;
   Graphs graphs;
+  bool by_data = false;  ///< pays for some data only: runs where it is chosen by name
 };
 
 /// Bytes of these values together, and elements of one: for Report. Empty where a shape is not known.

@@ -117,8 +117,12 @@ struct Executable::State {
   }
 };
 
-Executable::Executable(const Program& program, int binding_cache, Profiler* profiler)
-    : program_(program), profiler_(profiler), bindings_(binding_cache) {
+Executable::Executable(const Program& program, int binding_cache, Profiler* profiler,
+                       std::shared_ptr<BufferPool> results)
+    : program_(program),
+      profiler_(profiler),
+      bindings_(binding_cache),
+      results_(results != nullptr ? std::move(results) : std::make_shared<BufferPool>()) {
   for (const Step& step : program.steps) {
     children_.emplace_back();
     for (const SubProgram& s : step.subprograms) {
@@ -149,7 +153,13 @@ void Executable::give_back(std::unique_ptr<State> state) {
   for (RuntimeValue& v : state->late) v = {};
   state->buffers.clear();
   std::lock_guard lock(mutex_);
+  if (!state->parts.empty() && state->binding().rest == nullptr) last_run_ = state->part().binding;
   idle_.push_back(std::move(state));
+}
+
+std::shared_ptr<const Binding> Executable::last_run() {
+  std::lock_guard lock(mutex_);
+  return last_run_;
 }
 
 void Executable::release_memory() {
@@ -289,11 +299,11 @@ Executable::Paused::~Paused() { owner_.give_back(std::move(state_)); }
 
 std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> inputs, std::size_t count,
                                                       std::vector<RuntimeValue>& results) {
-  results_.end_run();  // here, since a run need not be resumed
+  results_->end_run();  // here, since a run need not be resumed
   auto paused = std::make_unique<Paused>(*this, std::move(inputs));
   paused->given_ = count;
   // Without a pause all is computed now, what is asked for later included.
-  paused->is_waiting_ = run_to_pause(*paused->state_, paused->inputs_, {.pool = &results_}, count);
+  paused->is_waiting_ = run_to_pause(*paused->state_, paused->inputs_, {.pool = results_.get()}, count);
   for (std::size_t k = 0; k < count; ++k) results.push_back(collect(*paused->state_, k, paused->inputs_));
   return paused;
 }
@@ -301,7 +311,7 @@ std::unique_ptr<Executable::Paused> Executable::start(std::vector<RuntimeValue> 
 std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std::span<const RuntimeValue> seeds) {
   State& state = *paused->state_;
   if (paused->is_waiting_) {
-    const Targets targets{.pool = &results_};
+    const Targets targets{.pool = results_.get()};
     add_buffers(state, paused->given_, true, targets);
     const std::vector<int>& late_seeds = state.binding().late_seeds;
     ensure(seeds.size() == late_seeds.size(), "resume: number of seeds");

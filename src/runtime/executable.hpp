@@ -29,8 +29,10 @@ class Profiler {
 
 class Executable {
  public:
-  /// The program must outlive the executable. `profiler` may be null.
-  Executable(const Program& program, int binding_cache, Profiler* profiler);
+  /// The program must outlive the executable. `profiler` may be null. `results`: memory for outputs of runs in two
+  /// halves, which programs with the same outputs may share; null: its own.
+  Executable(const Program& program, int binding_cache, Profiler* profiler,
+             std::shared_ptr<BufferPool> results = nullptr);
   ~Executable();
 
   const Program& program() const { return program_; }
@@ -76,6 +78,9 @@ class Executable {
 
   std::shared_ptr<const Binding> binding_for(std::span<const RuntimeValue> inputs);
 
+  /// What the latest run to the end was bound to: it knows the extents of all values. Null before there was one.
+  std::shared_ptr<const Binding> last_run();
+
   /// Gives back the memory of runs that have ended, until the next one.
   void release_memory();
 
@@ -110,7 +115,8 @@ class Executable {
   BindingCache bindings_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<State>> idle_;
-  BufferPool results_;  // of runs in two halves
+  std::shared_ptr<const Binding> last_run_;
+  std::shared_ptr<BufferPool> results_;  // of runs in two halves
 };
 
 }  // namespace backpass

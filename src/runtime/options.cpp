@@ -20,6 +20,9 @@ const SessionOptions& checked(const SessionOptions& options) {
     fail("max_memory: got ", options.max_memory,
          ", expected a number of bytes, a share from 0 to 1, or 0 for no limit");
   }
+  if (!(options.sparse_threshold >= 0 && options.sparse_threshold <= 1)) {
+    fail("sparse_threshold: got ", options.sparse_threshold, ", expected a share from 0 to 1");
+  }
   return options;
 }
 

@@ -1,30 +1,25 @@
 #include "training/module_session.hpp"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
-#include "graph/clone.hpp"
 #include "model/export.hpp"
 #include "model/import.hpp"
 #include "model/parameters.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
-#include "plan/lower.hpp"
 #include "runtime/arena_need.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
 #include "runtime/unshare.hpp"
 #include "runtime/value_info.hpp"
 #include "support/random_seed.hpp"
-#include "training/module_graph.hpp"
-#include "training/read_later.hpp"
-#include "training/training_plan.hpp"
+#include "training/module_variants.hpp"
 
 namespace backpass {
 namespace {
 
-using Mask = std::vector<bool>;
+using Mask = OutputMask;
 
 bool draws_numbers(const Graph& graph) {
   for (const Node* node : graph.nodes()) {
@@ -59,39 +54,17 @@ Imported import(const onnx_io::ModelProto& model, const SessionOptions& options)
   return {std::move(result.graph), opset_of(model)};
 }
 
-/// The module's graph for one choice of outputs that gradients arrive for, ready to run.
-struct Variant {
-  Mask seeded;
-  ModuleGraph module;
-  PassManager passes;
-  std::unique_ptr<Graph> lowered;  // the module's graph as it is planned
-  ReadLater later;
-  std::unique_ptr<TrainingPlan> plan;
-
-  Variant(ModuleGraph graph, Mask mask, PassManager before, const SessionOptions& options, Profiler* profiler)
-      : seeded(std::move(mask)), module(std::move(graph)), passes(std::move(before)) {
-    if (options.optimize) passes.run(*module.graph, Side::after);
-    lowered = options.optimize ? lower(*module.graph, passes) : clone(*module.graph).graph;
-    NodeSet forward = up_to_yield(*lowered);
-    const bool may_repeat = options.max_memory > 0 || !options.recompute.empty();
-    const NodeSet repeated = may_repeat ? nodes_to_repeat(*lowered, forward) : NodeSet();
-    plan = std::make_unique<TrainingPlan>(*lowered, std::move(forward), options, profiler);
-    later = find_read_later(*plan->current()->program, module.user_outputs, repeated);
-  }
-};
-
 }  // namespace
 
 class ModuleSession::Pending {
  public:
-  Pending(std::shared_ptr<Variant> variant, std::shared_ptr<ReadyPlan> plan, RandomRun random,
-          std::unique_ptr<Executable::Paused> paused)
-      : variant_(std::move(variant)), plan_(std::move(plan)), random_(random), paused_(std::move(paused)) {}
+  Pending(ReadyVariant ready, RandomRun random, std::unique_ptr<Executable::Paused> paused)
+      : variant_(std::move(ready.variant)), plan_(std::move(ready.plan)), random_(random), paused_(std::move(paused)) {}
 
  private:
   friend class ModuleSession;
   friend struct ModuleSession::Impl;
-  std::shared_ptr<Variant> variant_;
+  std::shared_ptr<ModuleVariant> variant_;
   std::shared_ptr<ReadyPlan> plan_;  // outlives what is paused in it
   RandomRun random_;
   std::unique_ptr<Executable::Paused> paused_;
@@ -109,12 +82,16 @@ struct ModuleSession::Impl {
   bool is_random = false;
   Profiler profiler;
   RandomSource random;
+  ModuleVariants variants;
   std::mutex mutex;
   Mask expected;  // outputs that gradients are expected for
-  std::map<Mask, std::shared_ptr<Variant>> variants;
 
   Impl(Imported imported, std::vector<std::string> wrt, const SessionOptions& o, std::span<const std::string> constant)
-      : plain(std::move(imported.graph)), opset(imported.opset), requires_grad(std::move(wrt)), options(checked(o)) {
+      : plain(std::move(imported.graph)),
+        opset(imported.opset),
+        requires_grad(std::move(wrt)),
+        options(checked(o)),
+        variants(*plain, requires_grad, options, options.profile ? &profiler : nullptr) {
     for (const Value* v : plain->inputs) inputs.push_back(describe(*v));
     for (const Value* v : plain->outputs) outputs.push_back(describe(*v));
     differentiable = backpass::differentiable_outputs(*plain, requires_grad);
@@ -128,30 +105,11 @@ struct ModuleSession::Impl {
     for (std::size_t k = 0; any_scalar && k < expected.size(); ++k) {
       expected[k] = differentiable[k] && is_scalar(*plain->outputs[k]);
     }
-    variant_for(expected);
+    variants.prepare(expected);
   }
 
-  /// Without passes it is a graph for other runtimes.
-  ModuleGraph differentiated(const Mask& mask, PassManager* passes) const {
-    std::unique_ptr<Graph> graph = clone(*plain).graph;
-    if (options.optimize && passes != nullptr) passes->run(*graph, Side::before);
-    return add_module_gradients(std::move(graph), requires_grad, mask);
-  }
-
-  PassManager new_passes() const { return PassManager({options.disabled_passes, options.verify_passes}, kEveryPass); }
-
-  std::shared_ptr<Variant> variant_for(const Mask& mask) {
-    std::lock_guard lock(mutex);
-    std::shared_ptr<Variant>& found = variants[mask];
-    if (found == nullptr) {
-      CallScope call(options);
-      PassManager passes = new_passes();
-      ModuleGraph graph = differentiated(mask, &passes);
-      found = std::make_shared<Variant>(std::move(graph), mask, std::move(passes), options,
-                                        options.profile ? &profiler : nullptr);
-    }
-    return found;
-  }
+  /// Of what ran last, or would.
+  std::shared_ptr<ModuleVariant> latest() { return variants.latest(expectation()); }
 
   std::string written(const Graph& graph) const {
     ExportOptions how;
@@ -171,13 +129,12 @@ struct ModuleSession::Impl {
     if (!problems.empty()) fail(problems.substr(1));
   }
 
-  std::shared_ptr<Pending> start(const std::shared_ptr<Variant>& variant, RandomRun run,
-                                 std::vector<RuntimeValue> values, std::vector<RuntimeValue>& results) const {
+  std::shared_ptr<Pending> start(ReadyVariant ready, RandomRun run, std::vector<RuntimeValue> values,
+                                 std::vector<RuntimeValue>& results) const {
     CallScope call(options);
     RandomScope scope(run);
-    std::shared_ptr<ReadyPlan> plan = variant->plan->ready_for(values);
-    auto paused = plan->executable->start(std::move(values), variant->module.user_outputs, results);
-    auto pending = std::make_shared<Pending>(variant, std::move(plan), run, std::move(paused));
+    auto paused = ready.plan->executable->start(std::move(values), ready.variant->module.user_outputs, results);
+    auto pending = std::make_shared<Pending>(std::move(ready), run, std::move(paused));
     for (const RuntimeValue& v : results) pending->extents_.push_back(v.is_tensor() ? v.tensor.dims() : Dims());
     return pending;
   }
@@ -201,9 +158,9 @@ struct ModuleSession::Impl {
       expected = mask;
     }
     std::vector<RuntimeValue> ignored;
-    const std::shared_ptr<Variant> variant = variant_for(mask);
-    variant->plan->allow_excess();  // the forward pass was accepted: to refuse now would come too late
-    return start(variant, pending.random_, pending.paused_ ? pending.paused_->inputs() : pending.inputs_, ignored);
+    std::vector<RuntimeValue> values = pending.paused_ ? pending.paused_->inputs() : pending.inputs_;
+    ReadyVariant ready = variants.again(mask, pending.variant_->chosen, values);
+    return start(std::move(ready), pending.random_, std::move(values), ignored);
   }
 };
 
@@ -235,20 +192,20 @@ bool ModuleSession::is_random() const { return impl_->is_random; }
 
 std::vector<RuntimeValue> ModuleSession::forward(std::vector<RuntimeValue> inputs, std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
-  auto variant = impl_->variant_for(Mask(impl_->outputs.size(), false));
+  const ReadyVariant ready = impl_->variants.ready_for(Mask(impl_->outputs.size(), false), inputs);
   CallScope call(impl_->options);
   RandomScope scope(impl_->run_for(seed));
-  return variant->plan->ready_for(inputs)->executable->run(inputs);
+  return ready.plan->executable->run(inputs);
 }
 
 std::shared_ptr<ModuleSession::Pending> ModuleSession::forward(std::vector<RuntimeValue> inputs,
                                                                std::vector<RuntimeValue>& outputs,
                                                                std::optional<std::uint64_t> seed) {
   impl_->check(inputs);
-  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
-  std::shared_ptr<Pending> pending = impl_->start(variant, impl_->run_for(seed), std::move(inputs), outputs);
+  ReadyVariant ready = impl_->variants.ready_for(impl_->expectation(), inputs);
+  std::shared_ptr<Pending> pending = impl_->start(std::move(ready), impl_->run_for(seed), std::move(inputs), outputs);
   // The caller may change outputs, a function that kept one has no way to notice.
-  for (std::size_t k : variant->later.kept) outputs[k] = copy_of(outputs[k].tensor);
+  for (std::size_t k : pending->variant_->later.kept) outputs[k] = copy_of(outputs[k].tensor);
   return pending;
 }
 
@@ -268,7 +225,7 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   }
   if (!Impl::goes_on(*pending, given)) pending = impl_->restarted(*pending, given);
   std::vector<RuntimeValue> chosen;
-  const Variant& variant = *pending->variant_;
+  const ModuleVariant& variant = *pending->variant_;
   for (std::size_t k : variant.module.seeds) chosen.push_back(seeds[k]);
   CallScope call(impl_->options);
   RandomScope scope(pending->random_);
@@ -287,42 +244,48 @@ bool ModuleSession::repeats(const Pending& pending, std::vector<bool> arrived) c
   return !Impl::goes_on(pending, impl_->given(std::move(arrived)));
 }
 
-std::pair<std::vector<std::size_t>, std::vector<std::size_t>> ModuleSession::read_by_backward() {
-  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+ModuleSession::Places ModuleSession::read_by_backward(const Pending& pending) {
+  return {pending.variant_->later.inputs, pending.variant_->later.outputs};
+}
+
+ModuleSession::Places ModuleSession::read_by_backward() {
+  const std::shared_ptr<ModuleVariant> variant = impl_->latest();
   return {variant->later.inputs, variant->later.outputs};
 }
 
-std::size_t ModuleSession::memory_excess() { return impl_->variant_for(impl_->expectation())->plan->excess(); }
+std::size_t ModuleSession::graph_number(const Pending& pending) { return pending.variant_->number; }
+
+DataReport ModuleSession::data_report() { return impl_->variants.data_report(impl_->expectation()); }
+
+std::size_t ModuleSession::memory_excess() { return impl_->latest()->plan->excess(); }
 
 std::string ModuleSession::training_model() {
-  return impl_->written(*impl_->differentiated(impl_->expectation(), nullptr).graph);
+  return impl_->written(*impl_->variants.differentiated(impl_->expectation(), nullptr).graph);
 }
 
-std::string ModuleSession::execution_model() {
-  return impl_->written(*impl_->variant_for(impl_->expectation())->module.graph);
-}
+std::string ModuleSession::execution_model() { return impl_->written(*impl_->latest()->module.graph); }
 
-std::string ModuleSession::graph_text() {
-  return print(*impl_->variant_for(impl_->expectation())->plan->current()->graph);
-}
+std::string ModuleSession::graph_text() { return print(*impl_->latest()->plan->current()->graph); }
 
 std::vector<std::string> ModuleSession::rewrites() {
-  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  const std::shared_ptr<ModuleVariant> variant = impl_->latest();
   std::vector<std::string> lines = variant->passes.lines();
   for (const Report& report : variant->plan->current()->reports) lines.push_back(report.what);
   return lines;
 }
 
 std::vector<Report> ModuleSession::pass_reports() {
-  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
-  std::vector<Report> reports = variant->passes.reports();
+  const std::shared_ptr<ModuleVariant> variant = impl_->latest();
+  std::vector<Report> reports = impl_->variants.refusals();
+  const Reports& done = variant->passes.reports();
+  reports.insert(reports.end(), done.begin(), done.end());
   const std::shared_ptr<ReadyPlan> plan = variant->plan->current();
   reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
   return reports;
 }
 
 std::vector<PassTime> ModuleSession::pass_times() {
-  const std::shared_ptr<Variant> variant = impl_->variant_for(impl_->expectation());
+  const std::shared_ptr<ModuleVariant> variant = impl_->latest();
   std::vector<PassTime> times = variant->passes.times();
   if (const auto plan = variant->plan->current(); !plan->reports.empty()) times.push_back({"recompute", plan->seconds});
   return times;
@@ -331,12 +294,12 @@ std::vector<PassTime> ModuleSession::pass_times() {
 PlanReport ModuleSession::plan(const std::vector<RuntimeValue>& inputs) {
   impl_->check(inputs);
   CallScope call(impl_->options);
-  return impl_->variant_for(impl_->expectation())->plan->ready_for(inputs)->executable->plan(inputs);
+  return impl_->latest()->plan->ready_for(inputs)->executable->plan(inputs);
 }
 
 ArenaNeed ModuleSession::arena_need(const Sizes& sizes) {
   CallScope call(impl_->options);
-  const std::shared_ptr<ReadyPlan> plan = impl_->variant_for(impl_->expectation())->plan->current();
+  const std::shared_ptr<ReadyPlan> plan = impl_->latest()->plan->current();
   return backpass::arena_need(*plan->executable, impl_->plain->inputs, sizes);
 }
 

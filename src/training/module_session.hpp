@@ -4,6 +4,9 @@
 // Which outputs gradients will arrive for is only known when they do. The session expects them for the scalar outputs
 // (a loss), or for all when there is none; should others arrive, it rebuilds for those, repeats the forward pass from
 // the same inputs and random numbers, and expects them from then on.
+//
+// Each batch is looked at, and runs as the graph that suits its data (SessionOptions::sparse_threshold). What is told
+// of graphs and plans is about the one that ran last.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +66,15 @@ class ModuleSession {
   std::size_t memory_excess();
   /// Inputs and outputs whose contents backward() reads where they are, should gradients arrive as expected: those that
   /// must stay as they are.
-  std::pair<std::vector<std::size_t>, std::vector<std::size_t>> read_by_backward();
+  using Places = std::pair<std::vector<std::size_t>, std::vector<std::size_t>>;
+  static Places read_by_backward(const Pending& pending);
+  /// Of the latest pass, or of one whose data are dense.
+  Places read_by_backward();
+  /// Which of its graphs a pass runs. Those of one number read the same places.
+  static std::size_t graph_number(const Pending& pending);
+
+  /// How passes were chosen by the data of batches so far.
+  DataReport data_report();
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.
   std::string training_model();

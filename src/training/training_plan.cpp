@@ -116,11 +116,13 @@ std::size_t most_bytes(std::shared_ptr<const Binding> binding) {
 
 }  // namespace
 
-TrainingPlan::TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler)
+TrainingPlan::TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler,
+                           std::shared_ptr<BufferPool> results)
     : graph_(graph),
       forward_(std::move(forward)),
       options_(options),
       profiler_(profiler),
+      results_(std::move(results)),
       has_backward_(forward_.size() < graph.nodes().size()),
       request_(read_recompute(options.recompute)),
       plain_(make_ready(nullptr)),
@@ -141,7 +143,7 @@ std::shared_ptr<ReadyPlan> TrainingPlan::make_ready(std::unique_ptr<Graph> graph
   ready->own_graph = std::move(graph);
   ready->graph = ready->own_graph != nullptr ? ready->own_graph.get() : &graph_;
   ready->program = make_program(*ready->graph);
-  ready->executable = std::make_unique<Executable>(*ready->program, options_.binding_cache, profiler_);
+  ready->executable = std::make_unique<Executable>(*ready->program, options_.binding_cache, profiler_, results_);
   return ready;
 }
 

@@ -31,8 +31,10 @@ struct ReadyPlan {
 
 class TrainingPlan {
  public:
-  /// `forward`: the nodes of the forward pass. The graph must outlive the plan and not change.
-  TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler);
+  /// `forward`: the nodes of the forward pass. The graph must outlive the plan and not change. `results`: memory that
+  /// runs in two halves give their outputs in, shared with other plans; null: its own.
+  TrainingPlan(const Graph& graph, NodeSet forward, const SessionOptions& options, Profiler* profiler,
+               std::shared_ptr<BufferPool> results = nullptr);
 
   /// What runs inputs of these extents. InvalidInput when they do not fit into the memory allowed, whatever is made
   /// again.
@@ -60,6 +62,7 @@ class TrainingPlan {
   NodeSet forward_;
   SessionOptions options_;
   Profiler* profiler_;
+  std::shared_ptr<BufferPool> results_;
   bool has_backward_;
   RecomputeRequest request_;
   std::unique_ptr<Graph> ordered_;  // the graph with gradients as early as can be: what choices are made in

@@ -45,42 +45,53 @@ template <class T>
 class KeyHead {
  public:
   KeyHead(const AttentionShape& shape, const AttentionTensors<T>& tensors, const AttentionGradients<T>& gradients,
-          std::int64_t b, std::int64_t head)
-      : s_(shape), t_(tensors), g_(gradients), b_(b), head_(head), gemm_(gemm_kernels<T>()) {
-    const std::int64_t k = at(t_.k_strides, head, 0);
-    const std::int64_t v = at(t_.v_strides, head, 0);
+          const AttentionRows& keys, std::int64_t head)
+      : s_(shape), t_(tensors), g_(gradients), keys_(keys), head_(head), gemm_(gemm_kernels<T>()) {
+    const std::int64_t k = at(t_.k_strides, head, keys_.first);
+    const std::int64_t v = at(t_.v_strides, head, keys_.first);
     k_ = t_.k + k, v_ = t_.v + v, dk_ = g_.dk + k, dv_ = g_.dv + v;
-  }
-
-  void run() {
-    for (std::int64_t j = 0; j < s_.kv_len; ++j) {
+    for (std::int64_t j = 0; j < keys_.count; ++j) {
       std::fill_n(dk_ + j * t_.k_strides.row, s_.head, T(0));
       std::fill_n(dv_ + j * t_.v_strides.row, s_.v_head, T(0));
     }
+  }
+
+  void run(std::span<const AttentionRows> queries) {
+    if (queries.empty()) return;
     pack_keys();
     const std::int64_t group = s_.q_heads / s_.kv_heads;
     for (std::int64_t h = head_ * group; h < (head_ + 1) * group; ++h) {
-      const AttentionMask<T> mask(s_, t_, b_, h);
-      for (std::int64_t first = 0; first < s_.q_len; first += kQueries) add_queries(mask, h, first);
+      const AttentionMask<T> mask(s_, t_, keys_, h);
+      for (const AttentionRows& rows : queries)
+        for (std::int64_t first = 0; first < rows.count; first += kQueries)
+          add_queries(mask, h, rows.part(first, std::min(kQueries, rows.count - first)));
     }
   }
 
  private:
+  /// A few queries of one head.
+  struct Block {
+    const AttentionRows& queries;
+    const AttentionMask<T>& mask;
+    DropoutRows<T> dropout;
+    Rows<T> q, dy;
+  };
+
   std::int64_t at(const AttentionStrides& strides, std::int64_t h, std::int64_t row) const {
-    return b_ * strides.batch + h * strides.head + row * strides.row;
+    return keys_.item * strides.batch + h * strides.head + row * strides.row;
   }
 
   /// Keys and values as right factors, once for all queries.
   void pack_keys() {
-    const std::int64_t columns = round_up(s_.kv_len, gemm_.panel);
+    const std::int64_t columns = round_up(keys_.count, gemm_.panel);
     T* keys = thread_buffer<T, kKeysAcross>(columns * s_.head);
     T* values = thread_buffer<T, kValuesAcross>(columns * s_.v_head);
-    gemm_.pack(true, s_.head, s_.kv_len, k_, t_.k_strides.row, keys, s_.head * gemm_.panel);
-    gemm_.pack(true, s_.v_head, s_.kv_len, v_, t_.v_strides.row, values, s_.v_head * gemm_.panel);
+    gemm_.pack(true, s_.head, keys_.count, k_, t_.k_strides.row, keys, s_.head * gemm_.panel);
+    gemm_.pack(true, s_.v_head, keys_.count, v_, t_.v_strides.row, values, s_.v_head * gemm_.panel);
     const std::int64_t head = round_up(s_.head, gemm_.panel);
-    T* along = thread_buffer<T, kKeysAlong>(head * s_.kv_len);
-    for (std::int64_t j = 0; j < s_.kv_len; j += kDepth) {
-      const std::int64_t depth = std::min(kDepth, s_.kv_len - j);
+    T* along = thread_buffer<T, kKeysAlong>(head * keys_.count);
+    for (std::int64_t j = 0; j < keys_.count; j += kDepth) {
+      const std::int64_t depth = std::min(kDepth, keys_.count - j);
       gemm_.pack(false, depth, s_.head, k_ + j * t_.k_strides.row, t_.k_strides.row, along + j * head,
                  depth * gemm_.panel);
     }
@@ -88,64 +99,86 @@ class KeyHead {
   }
 
   /// What a block of queries sees, from a whole panel on.
-  KeyRange seen_by(const AttentionMask<T>& mask, std::int64_t first, std::int64_t rows) const {
-    KeyRange keys{mask.visible(first).begin, mask.visible(first + rows - 1).end};
+  KeyRange seen_by(const AttentionMask<T>& mask, const AttentionRows& queries) const {
+    KeyRange keys{mask.visible(queries.position(0)).begin, mask.visible(queries.position(queries.count - 1)).end};
     keys.begin = keys.begin / gemm_.panel * gemm_.panel;
     return keys;
   }
 
-  void add_queries(const AttentionMask<T>& mask, std::int64_t h, std::int64_t first) {
-    const std::int64_t rows = std::min(kQueries, s_.q_len - first);
-    const KeyRange keys = seen_by(mask, first, rows);
-    T* dq = g_.dq + at(t_.q_strides, h, first);
-    if (keys.end <= keys.begin) {
-      for (std::int64_t i = 0; i < rows; ++i) std::fill_n(dq + i * t_.q_strides.row, s_.head, T(0));
-      return;
+  void add_queries(const AttentionMask<T>& mask, std::int64_t h, const AttentionRows& queries) {
+    const KeyRange keys = seen_by(mask, queries);
+    const std::int64_t q = at(t_.q_strides, h, queries.first);
+    const Block block{
+        .queries = queries,
+        .mask = mask,
+        .dropout = DropoutRows<T>(s_, t_.dropout, keys_, h),
+        .q = gathered<kQuery>(t_.q + q, t_.q_strides.row, queries.count, s_.head),
+        .dy = gathered<kDy>(g_.dy + at(t_.y_strides, h, queries.first), t_.y_strides.row, queries.count, s_.v_head)};
+    T factors[kQueries] = {};
+    T* dq = g_.dq + q;
+    if (keys.begin < keys.end) {
+      add_seen(block, keys, factors, dq);
+    } else {
+      for (std::int64_t i = 0; i < queries.count; ++i) std::fill_n(dq + i * t_.q_strides.row, s_.head, T(0));
     }
-    const Rows<T> q = gathered<kQuery>(t_.q + at(t_.q_strides, h, first), t_.q_strides.row, rows, s_.head);
-    const Rows<T> dy = gathered<kDy>(g_.dy + at(t_.y_strides, h, first), t_.y_strides.row, rows, s_.v_head);
+    for (std::int64_t i = 0; i < queries.count && s_.unseen == Unseen::all; ++i)
+      if (factors[i] == 0) add_mean(block, i);
+  }
+
+  void add_seen(const Block& block, KeyRange keys, T* factors, T* dq) {
+    const std::int64_t rows = block.queries.count;
     const std::int64_t count = keys.end - keys.begin;
     stride_ = round_up(count, kLine) + kLine;
     T* slope = thread_buffer<T, kSlopes>(rows * stride_);
-    T factors[kQueries];
-    T* p = weights(mask, first, rows, keys, q, factors);
-    gemm_.multiply(rows, count, s_.v_head, dy.data, dy.stride, values_across_ + keys.begin * s_.v_head,
+    T* p = weights(block, keys, factors);
+    gemm_.multiply(rows, count, s_.v_head, block.dy.data, block.dy.stride, values_across_ + keys.begin * s_.v_head,
                    s_.v_head * gemm_.panel, slope, stride_, {});
-    const DropoutRows<T> dropout(s_, t_.dropout, b_, h);
     for (std::int64_t i = 0; i < rows; ++i) {
       T* row = slope + i * stride_;
-      const bool* kept = t_.dropout.drops ? dropout.kept(first + i, keys) : nullptr;
-      if (kept != nullptr) dropout.drop(kept, count, row);
+      const bool* kept = t_.dropout.drops ? block.dropout.kept(block.queries.position(i), keys) : nullptr;
+      if (kept != nullptr) block.dropout.drop(kept, count, row);
       score_gradient(p + i * stride_, factors[i], row, count);
-      if (kept != nullptr) dropout.drop(kept, count, p + i * stride_);
+      if (kept != nullptr) block.dropout.drop(kept, count, p + i * stride_);
       if (s_.softcap > 0) uncap(slope + i * stride_, i * stride_, count);
     }
-    add_values(p, dy, factors, rows, keys);
+    add_values(p, block.dy, factors, rows, keys);
     set_query_gradient(slope, rows, keys, dq);
-    const T* packed = pack_rows(q.data, q.stride, rows, s_.head);
+    const T* packed = pack_rows(block.q.data, block.q.stride, rows, s_.head);
     gemm_.multiply_transposed(count, s_.head, rows, slope, stride_, packed, rows * gemm_.panel,
                               dk_ + keys.begin * t_.k_strides.row, t_.k_strides.row, {static_cast<T>(s_.scale), T(1)});
   }
 
   /// exp(score - largest) of a block of queries, zero throughout a row that sees no key, and one over the sum of each
   /// row (of such a row zero, or infinity where its probabilities are no numbers).
-  T* weights(const AttentionMask<T>& mask, std::int64_t first, std::int64_t rows, KeyRange keys, const Rows<T>& q,
-             T* factors) {
+  T* weights(const Block& block, KeyRange keys, T* factors) {
+    const std::int64_t rows = block.queries.count;
     const std::int64_t count = keys.end - keys.begin;
     T* p = thread_buffer<T, kWeights>(rows * stride_);
-    gemm_.multiply(rows, count, s_.head, q.data, q.stride, keys_across_ + keys.begin * s_.head, s_.head * gemm_.panel,
-                   p, stride_, {static_cast<T>(s_.scale)});
+    gemm_.multiply(rows, count, s_.head, block.q.data, block.q.stride, keys_across_ + keys.begin * s_.head,
+                   s_.head * gemm_.panel, p, stride_, {static_cast<T>(s_.scale)});
     if (s_.softcap > 0) capped_ = thread_buffer<T, kCapped>(rows * stride_);
     for (std::int64_t i = 0; i < rows; ++i) {
       T* row = p + i * stride_;
       if (s_.softcap > 0) cap(row, i * stride_, count);
-      mask.apply(first + i, keys, row);
+      block.mask.apply(block.queries.position(i), keys, row);
       T largest = -std::numeric_limits<T>::infinity();
       T rescale = 1;
       const T sum = continue_softmax(row, count, largest, rescale);
-      factors[i] = sum == 0 && !s_.unseen_is_nan ? T(0) : 1 / sum;
+      factors[i] = sum == 0 && s_.unseen != Unseen::nan ? T(0) : 1 / sum;
     }
     return p;
+  }
+
+  /// Of a query that sees no key, and so gives the mean of all values.
+  void add_mean(const Block& block, std::int64_t i) {
+    const bool drops = t_.dropout.drops;
+    const bool* kept = drops ? block.dropout.kept(block.queries.position(i), {0, keys_.count}) : nullptr;
+    const T share = static_cast<T>(drops ? t_.dropout.scale : 1) / static_cast<T>(keys_.count);
+    const T* dy = block.dy.data + i * block.dy.stride;
+    for (std::int64_t j = 0; j < keys_.count; ++j) {
+      T* dv = dv_ + j * t_.v_strides.row;
+      for (std::int64_t c = 0; c < s_.v_head && (!drops || kept[j]); ++c) dv[c] += share * dy[c];
+    }
   }
 
   /// dv += p^T dy, where what the rows of p lack to sum to one is put into dy.
@@ -162,7 +195,7 @@ class KeyHead {
     const std::int64_t head = round_up(s_.head, gemm_.panel);
     for (std::int64_t j = keys.begin; j < keys.end;) {
       const std::int64_t first = j / kDepth * kDepth;  // of the packed stretch that j is in
-      const std::int64_t depth = std::min(kDepth, s_.kv_len - first);
+      const std::int64_t depth = std::min(kDepth, keys_.count - first);
       const std::int64_t end = std::min(keys.end, first + depth);
       gemm_.multiply(rows, s_.head, end - j, slope + (j - keys.begin), stride_,
                      keys_along_ + first * head + (j - first) * gemm_.panel, depth * gemm_.panel, dq, t_.q_strides.row,
@@ -205,7 +238,8 @@ class KeyHead {
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
   const AttentionGradients<T>& g_;
-  std::int64_t b_, head_;
+  const AttentionRows& keys_;
+  std::int64_t head_;
   const GemmKernels<T>& gemm_;
   const T *k_, *v_;
   T *dk_, *dv_;
@@ -220,9 +254,25 @@ template <class T>
 void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
                         const AttentionGradients<T>& gradients) {
   const std::int64_t work = shape.q_len * shape.kv_len * (shape.head + shape.v_head);
+  const AttentionRows queries{.count = shape.q_len};
   parallel_for(shape.batch * shape.kv_heads, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      KeyHead<T>(shape, tensors, gradients, i / shape.kv_heads, i % shape.kv_heads).run();
+    for (std::int64_t i = begin; i < end; ++i) {
+      const AttentionRows keys{.item = i / shape.kv_heads, .count = shape.kv_len};
+      KeyHead<T>(shape, tensors, gradients, keys, i % shape.kv_heads).run({&queries, 1});
+    }
+  });
+}
+
+template <class T>
+void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
+                        const AttentionGradients<T>& gradients, std::span<const AttentionSequence> sequences) {
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  const std::int64_t work = mean_work(shape, sequences);
+  parallel_for(shape.kv_heads * count, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const AttentionSequence& sequence = sequences[static_cast<std::size_t>(i % count)];
+      KeyHead<T>(shape, tensors, gradients, sequence.keys, i / count).run(sequence.queries);
+    }
   });
 }
 
@@ -230,5 +280,9 @@ template void attention_backward(const AttentionShape&, const AttentionTensors<f
                                  const AttentionGradients<float>&);
 template void attention_backward(const AttentionShape&, const AttentionTensors<double>&,
                                  const AttentionGradients<double>&);
+template void attention_backward(const AttentionShape&, const AttentionTensors<float>&,
+                                 const AttentionGradients<float>&, std::span<const AttentionSequence>);
+template void attention_backward(const AttentionShape&, const AttentionTensors<double>&,
+                                 const AttentionGradients<double>&, std::span<const AttentionSequence>);
 
 }  // namespace backpass

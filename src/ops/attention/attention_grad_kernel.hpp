@@ -20,4 +20,9 @@ template <class T>
 void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
                         const AttentionGradients<T>& gradients);
 
+/// The same for some rows of the batch; each key is in one sequence, with all queries that see it.
+template <class T>
+void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
+                        const AttentionGradients<T>& gradients, std::span<const AttentionSequence> sequences);
+
 }  // namespace backpass

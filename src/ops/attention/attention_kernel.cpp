@@ -13,30 +13,29 @@
 namespace backpass {
 namespace {
 
-// Queries and keys of one block of scores: both products run at full speed, and the block stays in the second-level
-// cache.
-constexpr std::int64_t kQueries = 128;
+// Keys of one block of scores: with kQueryRows queries both products run at full speed, and the block stays in the
+// second-level cache.
 constexpr std::int64_t kKeys = 256;
 
 /// A block of queries of one head.
 template <class T>
 class QueryBlock {
  public:
-  QueryBlock(const AttentionShape& shape, const AttentionTensors<T>& tensors, std::int64_t b, std::int64_t h,
-             std::int64_t first)
+  QueryBlock(const AttentionShape& shape, const AttentionTensors<T>& tensors, const AttentionRows& keys,
+             const AttentionRows& queries, std::int64_t h)
       : s_(shape),
         t_(tensors),
-        mask_(shape, tensors, b, h),
-        dropout_(shape, tensors.dropout, b, h),
-        b_(b),
+        keys_(keys),
+        queries_(queries),
+        mask_(shape, tensors, keys, h),
+        dropout_(shape, tensors.dropout, keys, h),
         h_(h),
-        first_(first),
-        rows_(std::min(kQueries, shape.q_len - first)) {
+        rows_(queries.count) {
     const std::int64_t kv_head = h / (shape.q_heads / shape.kv_heads);
-    q_ = t_.q + at(t_.q_strides, b, h, first);
-    k_ = t_.k + at(t_.k_strides, b, kv_head, 0);
-    v_ = t_.v + at(t_.v_strides, b, kv_head, 0);
-    y_ = t_.y + at(t_.y_strides, b, h, first);
+    q_ = t_.q + at(t_.q_strides, h, queries.first);
+    k_ = t_.k + at(t_.k_strides, kv_head, keys.first);
+    v_ = t_.v + at(t_.v_strides, kv_head, keys.first);
+    y_ = t_.y + at(t_.y_strides, h, queries.first);
   }
 
   void run() {
@@ -44,7 +43,7 @@ class QueryBlock {
     std::fill_n(sum_, rows_, T(0));
     // Scores that are asked for are computed for all keys; otherwise keys that no query of the block sees are left out.
     const bool record = t_.scores != nullptr;
-    const KeyRange keys = record ? KeyRange{0, s_.kv_len} : KeyRange{visible(0).begin, visible(rows_ - 1).end};
+    const KeyRange keys = record ? KeyRange{0, keys_.count} : KeyRange{visible(0).begin, visible(rows_ - 1).end};
     const std::int64_t step = record ? std::max<std::int64_t>(s_.kv_len, 1) : kKeys;
     if (keys.begin >= keys.end)
       for (std::int64_t i = 0; i < rows_; ++i) std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0));
@@ -54,11 +53,11 @@ class QueryBlock {
   }
 
  private:
-  static std::int64_t at(const AttentionStrides& strides, std::int64_t b, std::int64_t h, std::int64_t row) {
-    return b * strides.batch + h * strides.head + row * strides.row;
+  std::int64_t at(const AttentionStrides& strides, std::int64_t h, std::int64_t row) const {
+    return keys_.item * strides.batch + h * strides.head + row * strides.row;
   }
 
-  KeyRange visible(std::int64_t i) const { return mask_.visible(first_ + i); }
+  KeyRange visible(std::int64_t i) const { return mask_.visible(queries_.position(i)); }
 
   void add_keys(KeyRange keys, bool is_first) {
     const std::int64_t count = keys.end - keys.begin;
@@ -80,19 +79,19 @@ class QueryBlock {
       for (std::int64_t j = 0; j < count; ++j) row[j] *= static_cast<T>(s_.softcap);
     }
     record(ScoreStage::capped, i, row);
-    mask_.apply(first_ + i, keys, row);
+    mask_.apply(queries_.position(i), keys, row);
     record(ScoreStage::masked, i, row);
     T rescale = 1;
     const T sum = continue_softmax(row, count, max_[i], rescale);
     sum_[i] = sum_[i] * rescale + sum;
     if (!is_first && rescale != 1) scale_output(i, rescale);
     record(ScoreStage::probability, i, row);
-    if (t_.dropout.drops) dropout_.drop(dropout_.kept(first_ + i, keys), count, row);
+    if (t_.dropout.drops) dropout_.drop(dropout_.kept(queries_.position(i), keys), count, row);
   }
 
   void record(ScoreStage stage, std::int64_t i, const T* row) const {
     if (t_.scores == nullptr || t_.stage != stage) return;
-    T* to = t_.scores + ((b_ * s_.q_heads + h_) * s_.q_len + first_ + i) * s_.kv_len;
+    T* to = t_.scores + ((keys_.item * s_.q_heads + h_) * s_.q_len + queries_.position(i)) * s_.kv_len;
     std::copy_n(row, s_.kv_len, to);
     if (stage == ScoreStage::probability && sum_[i] != 0)
       for (std::int64_t j = 0; j < s_.kv_len; ++j) to[j] /= sum_[i];
@@ -104,9 +103,21 @@ class QueryBlock {
   }
 
   void finish(std::int64_t i) {
-    const bool is_zero = !s_.unseen_is_nan || s_.kv_len == 0;
-    if (sum_[i] == 0 && is_zero) return std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0)), void();
-    scale_output(i, 1 / sum_[i]);
+    const bool is_number = s_.unseen != Unseen::nan || s_.kv_len == 0;
+    if (sum_[i] != 0 || !is_number) return scale_output(i, 1 / sum_[i]);
+    std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0));
+    if (s_.unseen == Unseen::all) add_mean(i);
+  }
+
+  void add_mean(std::int64_t i) {
+    const bool drops = t_.dropout.drops;
+    const bool* kept = drops ? dropout_.kept(queries_.position(i), {0, keys_.count}) : nullptr;
+    const T share = static_cast<T>(drops ? t_.dropout.scale : 1) / static_cast<T>(keys_.count);
+    T* y = y_ + i * t_.y_strides.row;
+    for (std::int64_t j = 0; j < keys_.count; ++j) {
+      const T* v = v_ + j * t_.v_strides.row;
+      for (std::int64_t c = 0; c < s_.v_head && (!drops || kept[j]); ++c) y[c] += share * v[c];
+    }
   }
 
   static T* score_buffer(std::int64_t count) {
@@ -117,13 +128,14 @@ class QueryBlock {
 
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
+  const AttentionRows &keys_, &queries_;
   AttentionMask<T> mask_;
   DropoutRows<T> dropout_;
-  std::int64_t b_, h_, first_, rows_;
+  std::int64_t h_, rows_;
   const T *q_, *k_, *v_;
   T* y_;
-  T max_[kQueries];  ///< largest score of each row so far
-  T sum_[kQueries];  ///< sum of the row's weights so far
+  T max_[kQueryRows];  ///< largest score of each row so far
+  T sum_[kQueryRows];  ///< sum of the row's weights so far
 };
 
 }  // namespace
@@ -131,17 +143,45 @@ class QueryBlock {
 template <class T>
 void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors) {
   if (shape.q_len == 0 || shape.batch == 0 || shape.q_heads == 0) return;
-  const std::int64_t blocks = (shape.q_len + kQueries - 1) / kQueries;
-  const std::int64_t work = std::min(kQueries, shape.q_len) * shape.kv_len * (shape.head + shape.v_head);
+  const AttentionRows all{.count = shape.q_len};
+  const std::int64_t blocks = (shape.q_len + kQueryRows - 1) / kQueryRows;
+  const std::int64_t work = std::min(kQueryRows, shape.q_len) * shape.kv_len * (shape.head + shape.v_head);
   parallel_for(shape.batch * shape.q_heads * blocks, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t bh = i / blocks;
-      QueryBlock<T>(shape, tensors, bh / shape.q_heads, bh % shape.q_heads, i % blocks * kQueries).run();
+      const std::int64_t first = i % blocks * kQueryRows;
+      const AttentionRows keys{.item = bh / shape.q_heads, .count = shape.kv_len};
+      const AttentionRows queries = all.part(first, std::min(kQueryRows, shape.q_len - first));
+      QueryBlock<T>(shape, tensors, keys, queries, bh % shape.q_heads).run();
     }
   });
 }
 
+template <class T>
+void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors,
+               std::span<const AttentionSequence> sequences) {
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  // Heads outside: a chunk has several sequences, long and short, rather than all heads of a long one.
+  parallel_for(shape.q_heads * count, grain_for(mean_work(shape, sequences)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const AttentionSequence& sequence = sequences[static_cast<std::size_t>(i % count)];
+                   for (const AttentionRows& queries : sequence.queries)
+                     QueryBlock<T>(shape, tensors, sequence.keys, queries, i / count).run();
+                 }
+               });
+}
+
+std::int64_t mean_work(const AttentionShape& shape, std::span<const AttentionSequence> sequences) {
+  std::int64_t scores = 0;
+  for (const AttentionSequence& sequence : sequences)
+    for (const AttentionRows& queries : sequence.queries) scores += queries.count * sequence.keys.count;
+  return scores * (shape.head + shape.v_head) / std::max<std::int64_t>(1, std::ssize(sequences));
+}
+
 template void attention(const AttentionShape&, const AttentionTensors<float>&);
 template void attention(const AttentionShape&, const AttentionTensors<double>&);
+template void attention(const AttentionShape&, const AttentionTensors<float>&, std::span<const AttentionSequence>);
+template void attention(const AttentionShape&, const AttentionTensors<double>&, std::span<const AttentionSequence>);
 
 }  // namespace backpass

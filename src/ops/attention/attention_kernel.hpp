@@ -1,7 +1,9 @@
 // Scaled dot-product attention, computed block by block so that the matrix of all scores never exists.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "support/philox.hpp"
 
@@ -12,6 +14,13 @@ struct AttentionStrides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
+};
+
+/// What a query that may attend no key gives.
+enum class Unseen : std::uint8_t {
+  zero,
+  nan,  ///< as Softmax does
+  all   ///< the mean of all values there are
 };
 
 struct AttentionShape {
@@ -28,8 +37,36 @@ struct AttentionShape {
   bool causal = false;
   std::int64_t left_window = -1;  ///< -1: unbounded
   std::int64_t right_window = -1;
-  bool unseen_is_nan = false;  ///< what a query that may attend no key gives: no number, as Softmax; or zeros
+  Unseen unseen = Unseen::zero;
 };
+
+/// Rows of one batch item that lie behind each other, at ascending positions of it.
+struct AttentionRows {
+  std::int64_t item = 0;
+  std::int64_t first = 0;  ///< where they lie: a number of AttentionStrides::row
+  std::int64_t count = 0;
+  const std::int64_t* places = nullptr;  ///< one per row; null: positions follow each other
+  std::int64_t start = 0;                ///< position of the first row; with places, what each of them is above it
+
+  std::int64_t position(std::int64_t i) const { return places == nullptr ? start + i : places[i] - start; }
+  /// How many rows lie before a position; of positions that follow each other, how many would.
+  std::int64_t before(std::int64_t position) const {
+    if (places == nullptr) return position - start;
+    return std::lower_bound(places, places + count, position + start) - places;
+  }
+  AttentionRows part(std::int64_t begin, std::int64_t size) const {
+    if (places != nullptr) return {item, first + begin, size, places + begin, start};
+    return {item, first + begin, size, nullptr, start + begin};
+  }
+};
+
+/// Keys of one batch item, and queries that see no others.
+struct AttentionSequence {
+  AttentionRows keys;
+  std::span<const AttentionRows> queries;
+};
+
+inline constexpr std::int64_t kQueryRows = 128;  ///< queries that are worked on together
 
 /// Which probabilities are dropped: those whose random bits, by their place in [batch, q_heads, q_len, kv_len], are
 /// below the threshold. The others are multiplied by `scale`.
@@ -53,7 +90,8 @@ struct AttentionTensors {
   const T* added_mask = nullptr;      ///< added to the scores; at most one mask is given
   const bool* chosen_mask = nullptr;  ///< true: the key takes part
   AttentionStrides mask_strides;
-  std::int64_t mask_len = 0;  ///< keys from here on take no part (when there is a mask)
+  std::int64_t mask_step = 1;  ///< from key to key; 0: one entry for all
+  std::int64_t mask_len = 0;   ///< keys from here on take no part (when there is a mask)
 
   /// Valid keys per batch item, each in [0, kv_len]; queries are then the last ones of them. May be null.
   const std::int64_t* kv_lengths = nullptr;
@@ -66,6 +104,15 @@ struct AttentionTensors {
 
 template <class T>
 void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors);
+
+/// The same for some rows of the batch, behind each other in q, k, v and y (whose strides from item to item are 0).
+/// Masks and random numbers are those of the whole; `sequences` have at most kQueryRows queries each.
+template <class T>
+void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors,
+               std::span<const AttentionSequence> sequences);
+
+/// Operations of one head for one of some sequences, on average.
+std::int64_t mean_work(const AttentionShape& shape, std::span<const AttentionSequence> sequences);
 
 /// One row of softmax that is continued block by block: x[i] = exp(x[i] - m) where m is the larger of `running_max` and
 /// the largest x (which it becomes). Returns their sum; `rescale` is what earlier sums have to be multiplied by.

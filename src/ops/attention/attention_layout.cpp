@@ -28,7 +28,7 @@ AttentionShape attention_shape(const Node& node, const HeadTensor& q, const Head
   s.scale = node.has_attribute("scale") ? static_cast<double>(node.attr_float("scale", 0))
                                         : 1 / std::sqrt(static_cast<double>(q.size));
   s.softcap = node.attr_float("softcap", 0);
-  s.unseen_is_nan = node.attr_int("unseen_is_nan", 0) != 0;
+  s.unseen = node.attr_int("unseen_is_nan", 0) != 0 ? Unseen::nan : Unseen::zero;
   s.causal = node.attr_int("is_causal", 0) != 0;
   s.left_window = std::min(node.attr_int("left_window_size", -1), s.kv_len + s.q_len);
   s.right_window = std::min(node.attr_int("right_window_size", -1), s.kv_len + s.q_len);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/thread_buffer.hpp"
 #include "ops/attention/attention_kernel.hpp"
 #include "ops/attention/attention_rows.hpp"
 
@@ -14,47 +15,62 @@ struct KeyRange {
   std::int64_t begin, end;
 };
 
-/// The masks of one head.
+/// What hides keys of one batch item from one head. Queries go by their positions.
 template <class T>
 class AttentionMask {
  public:
-  AttentionMask(const AttentionShape& shape, const AttentionTensors<T>& tensors, std::int64_t b, std::int64_t h)
-      : s_(shape), t_(tensors), b_(b), h_(h) {
-    offset_ = t_.kv_lengths != nullptr ? t_.kv_lengths[b] - s_.q_len : s_.past;
+  AttentionMask(const AttentionShape& shape, const AttentionTensors<T>& tensors, const AttentionRows& keys,
+                std::int64_t h)
+      : s_(shape), t_(tensors), keys_(keys), first_(keys.item * t_.mask_strides.batch + h * t_.mask_strides.head) {
+    offset_ = t_.kv_lengths != nullptr ? t_.kv_lengths[keys.item] - s_.q_len : s_.past;
   }
 
-  /// Keys that query i may see, mask tensors aside. Both ends grow with i.
-  KeyRange visible(std::int64_t i) const {
-    const std::int64_t position = offset_ + i;
-    KeyRange r{0, s_.kv_len};
-    if (s_.left_window >= 0) r.begin = std::max(r.begin, position - s_.left_window);
-    if (s_.right_window >= 0 && s_.right_window < s_.kv_len) r.end = std::min(r.end, position + s_.right_window + 1);
-    if (s_.causal) r.end = std::min(r.end, position + 1);
-    if (t_.kv_lengths != nullptr) r.end = std::min(r.end, t_.kv_lengths[b_]);
-    if (t_.added_mask != nullptr || t_.chosen_mask != nullptr) r.end = std::min(r.end, t_.mask_len);
+  /// Keys that a query may see, mask tensors aside. Both ends grow with its position.
+  KeyRange visible(std::int64_t query) const {
+    const std::int64_t position = offset_ + query;
+    KeyRange r{0, keys_.count};
+    if (s_.left_window >= 0) r.begin = std::max(r.begin, keys_.before(position - s_.left_window));
+    if (s_.right_window >= 0 && s_.right_window < s_.kv_len) end_before(r, position + s_.right_window + 1);
+    if (s_.causal) end_before(r, position + 1);
+    if (t_.kv_lengths != nullptr) end_before(r, t_.kv_lengths[keys_.item]);
+    if (t_.added_mask != nullptr || t_.chosen_mask != nullptr) end_before(r, t_.mask_len);
     return r;
   }
 
-  /// Scores of query i for the keys in a range: what it must not see counts as -inf, whatever the product is.
-  void apply(std::int64_t i, KeyRange keys, T* row) const {
+  /// Scores of a query for the keys in a range: what it must not see counts as -inf, whatever the product is.
+  void apply(std::int64_t query, KeyRange keys, T* row) const {
     const T none = -std::numeric_limits<T>::infinity();
-    const KeyRange seen = visible(i);
+    const KeyRange seen = visible(query);
     const std::int64_t begin = std::clamp(seen.begin, keys.begin, keys.end);
     const std::int64_t end = std::clamp(seen.end, begin, keys.end);
     std::fill(row, row + (begin - keys.begin), none);
     std::fill(row + (end - keys.begin), row + (keys.end - keys.begin), none);
-    const std::int64_t mask_row = b_ * t_.mask_strides.batch + h_ * t_.mask_strides.head + i * t_.mask_strides.row;
+    const std::int64_t first = first_ + query * t_.mask_strides.row;
     if (t_.chosen_mask != nullptr) {
-      choose_scores(row + (begin - keys.begin), t_.chosen_mask + mask_row + begin, end - begin);
+      choose_scores(row + (begin - keys.begin), entries(t_.chosen_mask + first, begin, end), end - begin);
     } else if (t_.added_mask != nullptr) {
-      add_mask(row + (begin - keys.begin), t_.added_mask + mask_row + begin, end - begin);
+      add_mask(row + (begin - keys.begin), entries(t_.added_mask + first, begin, end), end - begin);
     }
   }
 
  private:
+  static constexpr int kEntries = 721;
+
+  void end_before(KeyRange& r, std::int64_t position) const { r.end = std::min(r.end, keys_.before(position)); }
+
+  /// A row of the mask at the positions of some keys. Valid until the next call on this thread.
+  template <class Entry>
+  const Entry* entries(const Entry* row, std::int64_t begin, std::int64_t end) const {
+    if (keys_.places == nullptr && t_.mask_step == 1) return row + keys_.start + begin;
+    Entry* found = thread_buffer<Entry, kEntries>(end - begin);
+    for (std::int64_t j = begin; j < end; ++j) found[j - begin] = row[keys_.position(j) * t_.mask_step];
+    return found;
+  }
+
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
-  std::int64_t b_, h_, offset_;
+  const AttentionRows& keys_;
+  std::int64_t first_, offset_;
 };
 
 }  // namespace backpass

@@ -1,20 +1,16 @@
 // Dropout, ONNX Runtime's BiasDropout: elements set to 0 with probability `ratio`, the others scaled up.
 #include "ops/random/dropout.hpp"
 
-#include <cstring>
-#include <type_traits>
-
-#include "gradient/forward_output.hpp"
 #include "graph/builder.hpp"
 #include "graph/op.hpp"
+#include "ops/random/dropout_rule.hpp"
 #include "ops/read_scalar.hpp"
-#include "ops/shape_rules.hpp"
+#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
-namespace {
 
-void infer(InferContext& c) {
+void dropout::infer(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   c.set_dtype(1, DType::boolean);
   if (c.has_input(2))
@@ -23,18 +19,7 @@ void infer(InferContext& c) {
   c.set_shape(1, c.shape(0));
 }
 
-template <class T>
-void drop(const Philox& random, double ratio, std::int64_t n, const T* x, T* y, bool* mask) {
-  using Real = std::conditional_t<sizeof(T) == 8, double, float>;
-  auto scale = static_cast<Real>(1 / (1 - ratio));
-  if constexpr (std::is_same_v<T, float>) {
-    if (mask == nullptr) return dropout::keep_all_scaled(random, ratio, n, scale, x, y);
-  }
-  dropout::for_each_element(random, ratio, n, [=](std::int64_t i, bool keep) {
-    y[i] = keep ? T(static_cast<Real>(x[i]) * scale) : T(Real{0});
-    if (mask != nullptr) mask[i] = keep;
-  });
-}
+namespace {
 
 Kernel prepare(PrepareContext& c) {
   DType dtype = c.in(0).dtype;
@@ -46,44 +31,15 @@ Kernel prepare(PrepareContext& c) {
   return [=, where = c.node.label()](const KernelArgs& a) {
     bool* mask = wants_mask ? a.out<bool>(1) : nullptr;
     double r = training.read(a) == 0 ? 0 : dropout::checked_ratio(ratio.read(a), where);
-    if (r == 0) {
-      if (a.outputs[0] != a.inputs[0]) std::memcpy(a.outputs[0], a.inputs[0], byte_size(dtype, n));
-      if (mask != nullptr) std::memset(mask, 1, static_cast<std::size_t>(n));
-      return;
-    }
-    visit_float(dtype, [&]<class T>() { drop(stream.next(), r, n, a.in<T>(0), a.out<T>(0), mask); });
+    if (r == 0) return dropout::keep_everything(a, byte_size(dtype, n), mask, n);
+    const Philox random = stream.next();
+    visit_float(dtype, [&]<class T>() {
+      parallel_for(n, dropout::kGrain, [&](std::int64_t begin, std::int64_t end) {
+        dropout::drop(random, r, begin, end - begin, a.in<T>(0) + begin, a.out<T>(0) + begin,
+                      mask == nullptr ? nullptr : mask + begin);
+      });
+    });
   };
-}
-
-/// Without training_mode, or with a constant false, it is the identity.
-bool is_identity(const Node& node) {
-  const Value* training = node.input(2);
-  return training == nullptr || (training->constant && !training->constant->as<bool>()[0]);
-}
-
-Value* mask_of(GradientContext& g) { return forward_output(g, 1, Type::tensor(DType::boolean, g.x(0)->type.shape)); }
-
-/// y = mask * x / (1 - ratio): the elements that are kept grow with the ratio; which ones they are is left to chance.
-void set_ratio(GradientContext& g) {
-  if (!g.wants(1)) return;
-  if (is_identity(g.node)) return g.set_zero(1);
-  Value* ratio = g.cast_like(g.x(1), g.dy());
-  Value* growth = g.div(g.sum(g.reshape(g.mul(g.dy(), g.y()), {-1}), {0}, false), g.sub(g.one(), ratio));
-  g.set(1, g.cast_like(g.reshape_like(g.where(g.x(2), growth, g.zero()), g.x(1)), g.x(1)));
-}
-
-void gradient(GradientContext& g) {
-  set_ratio(g);
-  if (is_identity(g.node)) return g.set(0, g.dy());
-  Value* ratio = g.has_input(1) ? g.cast_like(g.x(1), g.dy()) : g.number(dropout::kDefaultRatio);
-  Value* scale = g.where(g.x(2), g.reciprocal(g.sub(g.one(), ratio)), g.one());
-  g.set(0, g.where(mask_of(g), g.mul(g.dy(), scale), g.zero()));
-}
-
-void fused_gradient(GradientContext& g) {
-  if (is_identity(g.node)) return gradient(g);
-  set_ratio(g);
-  g.set(0, g.op("DropoutGrad", {g.dy(), mask_of(g), g.node.input(1), g.node.input(2)}, {}, "com.microsoft"));
 }
 
 const Register kDropout({.name = "Dropout",
@@ -92,10 +48,10 @@ const Register kDropout({.name = "Dropout",
                          .inputs = {1, 3},
                          .outputs = {1, 2},
                          .types = types::floats | types::float8s,
-                         .infer = infer,
+                         .infer = dropout::infer,
                          .prepare = prepare,
-                         .gradient = gradient,
-                         .fused_gradient = fused_gradient,
+                         .gradient = dropout::gradient,
+                         .fused_gradient = dropout::fused_gradient,
                          .in_place_input = 0,
                          .is_one_pass = true,
                          .is_random = true});

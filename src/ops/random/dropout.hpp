@@ -3,17 +3,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
+#include <type_traits>
 
-#include "graph/graph.hpp"
+#include "graph/op.hpp"
 #include "ops/random/dropout_kernel.hpp"
-#include "support/parallel.hpp"
+#include "support/kernel.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass::dropout {
 
 inline constexpr double kDefaultRatio = 0.5;
+
+/// Inputs (data, ratio, training_mode, ...), outputs (y, mask).
+void infer(InferContext& c);
 
 inline double checked_ratio(double ratio, const std::string& where) {
   if (!(ratio >= 0 && ratio < 1)) fail(where, " ratio: got ", ratio, ", expected [0, 1)");
@@ -35,26 +40,43 @@ inline constexpr std::int64_t kGrain = 1 << 13;  // a multiple of the four eleme
 /// An element is kept when its random bits are at least this.
 inline std::uint32_t threshold(double ratio) { return static_cast<std::uint32_t>(ratio * 0x1p32); }
 
-/// Calls f(i, is_kept) for every element, in parallel.
-template <class F>
-void for_each_element(const Philox& random, double ratio, std::int64_t n, const F& f) {
-  constexpr std::int64_t kBatch = 512;
-  const std::uint32_t least = threshold(ratio);
-  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::uint32_t bits[kBatch];
-    for (std::int64_t at = begin; at < end; at += kBatch) {
-      const std::int64_t count = std::min(kBatch, end - at);
-      philox_bits(random, at, count, bits);
-      for (std::int64_t i = 0; i < count; ++i) f(at + i, bits[i] >= least);
-    }
-  });
+/// y = x, of so many bytes; the mask (null: not wanted) has n elements.
+inline void keep_everything(const KernelArgs& a, std::size_t bytes, bool* mask, std::int64_t n) {
+  if (a.outputs[0] != a.inputs[0]) std::memcpy(a.outputs[0], a.inputs[0], bytes);
+  if (mask != nullptr) std::fill_n(mask, n, true);
 }
 
-/// y[i] = is_kept ? x[i] * scale : 0, in parallel.
-inline void keep_all_scaled(const Philox& random, double ratio, std::int64_t n, float scale, const float* x, float* y) {
-  parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    keep_scaled(random, begin, end - begin, threshold(ratio), scale, x + begin, y + begin);
-  });
+/// y[i] = kept[i] ? x[i] * scale : 0; y may be x.
+template <class T>
+void keep_of(const bool* kept, std::int64_t n, double scale, const T* x, T* y) {
+  if constexpr (std::is_floating_point_v<T>) {
+    keep_where(kept, n, static_cast<T>(scale), x, y);
+  } else {
+    const auto factor = static_cast<float>(scale);
+    for (std::int64_t i = 0; i < n; ++i) y[i] = T(kept[i] ? static_cast<float>(x[i]) * factor : 0.0F);
+  }
+}
+
+/// What Dropout makes of n neighbours, of which the first is element `first` of the whole tensor. y may be x, and mask
+/// null.
+template <class T>
+void drop(const Philox& random, double ratio, std::int64_t first, std::int64_t n, const T* x, T* y, bool* mask) {
+  constexpr std::int64_t kBatch = 512;
+  const double scale = 1 / (1 - ratio);
+  if constexpr (std::is_same_v<T, float>) {
+    if (mask == nullptr && first % 4 == 0) {
+      return keep_scaled(random, first, n, threshold(ratio), static_cast<float>(scale), x, y);
+    }
+  }
+  bool room[kBatch + 3];
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < n; i += count) {
+    const std::int64_t lead = (first + i) % 4;
+    count = std::min(kBatch - lead, n - i);
+    const bool* kept = draw_kept(random, first + i, count, threshold(ratio), room);
+    keep_of(kept, count, scale, x + i, y + i);
+    if (mask != nullptr) std::copy_n(kept, count, mask + i);
+  }
 }
 
 }  // namespace backpass::dropout

@@ -1,6 +1,6 @@
 // Gradient of Dropout: ONNX Runtime's DropoutGrad, which reads the mask. Plans do without: the gradient is the same
 // Dropout once more.
-#include <cstring>
+#include <utility>
 
 #include "graph/halves.hpp"
 #include "graph/op.hpp"
@@ -8,14 +8,11 @@
 #include "ops/random/dropout.hpp"
 #include "ops/read_scalar.hpp"
 #include "ops/shape_rules.hpp"
+#include "support/parallel.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
 namespace {
-
-void pass_on(const KernelArgs& a, std::size_t bytes) {
-  if (a.outputs[0] != a.inputs[0]) std::memcpy(a.outputs[0], a.inputs[0], bytes);
-}
 
 /// DropoutGrad(dy, mask, ratio, training_mode)
 void infer_grad(InferContext& c) {
@@ -31,7 +28,7 @@ Kernel prepare_grad(PrepareContext& c) {
   ScalarInput training(c, 3, 1);
   return [=, where = c.node.label()](const KernelArgs& a) {
     double r = training.read(a) == 0 ? 0 : dropout::checked_ratio(ratio.read(a), where);
-    if (r == 0) return pass_on(a, byte_size(dtype, n));
+    if (r == 0) return dropout::keep_everything(a, byte_size(dtype, n), nullptr, n);
     visit_real(dtype, [&]<class T>() {
       auto scale = static_cast<T>(1 / (1 - r));
       parallel_for(n, dropout::kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -64,19 +61,22 @@ bool agree(const Value* a, double absent_a, const Value* b, double absent_b) {
   return x && x == known_scalar(b, absent_b);
 }
 
-/// Dropout itself, of what flows back: by the name of the first one it drops the same elements.
+bool drops(const Node* node) {
+  if (node == nullptr) return false;
+  return node->op == "Dropout" ? node->domain.empty() : node->op == "RowDropout" && node->domain == "backpass";
+}
+
+/// The same operator, of what flows back: by the name of the first one it drops the same elements.
 std::optional<Substitute> without_mask(const Node& reader, const Value& mask) {
   const Node* dropout = mask.producer;
-  if (dropout == nullptr || dropout->op != "Dropout" || !dropout->domain.empty()) return std::nullopt;
+  if (!drops(dropout)) return std::nullopt;
   const bool fits = dropout->output(1) == &mask && reader.input(1) == &mask && reader.input(0) != &mask &&
                     agree(reader.input(2), dropout::kDefaultRatio, dropout->input(1), dropout::kDefaultRatio) &&
                     agree(reader.input(3), 1, dropout->input(2), 0);
   if (!fits) return std::nullopt;
-  return Substitute{"",
-                    "Dropout",
-                    name_of_copy(*dropout),
-                    {reader.input(0), dropout->input(1), dropout->input(2)},
-                    dropout->attributes};
+  std::vector<Value*> inputs(dropout->inputs.begin(), dropout->inputs.end());
+  inputs[0] = reader.input(0);
+  return Substitute{dropout->domain, dropout->op, name_of_copy(*dropout), std::move(inputs), dropout->attributes};
 }
 
 const RegisterSubstitute kWithout("com.microsoft", "DropoutGrad", without_mask);

@@ -1,0 +1,57 @@
+// RaggedAttentionGrad(dy, q, k, v, q_places, kv_places, extents, mask, ratio, training_mode) -> dq, dk, dv: gradient of
+// RaggedAttention, whose attributes it has, by drawing its random numbers again.
+#include "graph/op.hpp"
+#include "ops/attention/attention_grad_kernel.hpp"
+#include "ops/attention/attention_layout.hpp"
+#include "ops/attention/ragged_layout.hpp"
+#include "support/visit.hpp"
+
+namespace backpass {
+namespace {
+
+constexpr std::size_t kQ = 1;
+
+void infer(InferContext& c) {
+  for (std::size_t k = 0; k < 3; ++k) c.set_dtype(k, c.dtype(kQ + k));
+  check_ragged(c, kQ);
+  for (std::size_t k = 0; k < 3; ++k) c.set_shape(k, c.shape(kQ + k));
+}
+
+template <class T>
+Kernel prepare_typed(PrepareContext& c) {
+  const RaggedLayout layout(c, kQ);
+  const Dims y{c.in(kQ + kRaggedQ).dims[0], layout.strides<T>().y_strides.row};
+  c.require(c.in(0).dims == y, "dy: got ", shown(c.in(0).dims), ", expected ", shown(y));
+  const DropoutInputs dropout(c, kQ + kRaggedRatio, kQ + kRaggedTraining);
+  return [=](const KernelArgs& args) {
+    const AttentionShape shape = layout.shape(args);
+    AttentionTensors<T> t = layout.strides<T>();
+    t.q = args.in<T>(kQ + kRaggedQ), t.k = args.in<T>(kQ + kRaggedK), t.v = args.in<T>(kQ + kRaggedV);
+    layout.set_mask(args, shape, t);
+    t.dropout = dropout.read(args);
+    attention_backward<T>(shape, t, {args.in<T>(0), args.out<T>(0), args.out<T>(1), args.out<T>(2)},
+                          layout.sequences(args, shape, RaggedGroups::items));
+  };
+}
+
+Kernel prepare(PrepareContext& c) {
+  Kernel kernel;
+  visit_real(c.in(kQ).dtype, [&]<class T>() { kernel = prepare_typed<T>(c); });
+  return kernel;
+}
+
+const Register ragged_attention_grad{{.name = "RaggedAttentionGrad",
+                                      .domain = "backpass",
+                                      .since = 1,
+                                      .doc = "Gradient of RaggedAttention, by drawing its random numbers again.",
+                                      .inputs = {4, 10},
+                                      .outputs = {3, 3},
+                                      .types = types::floats,
+                                      .infer = infer,
+                                      .prepare = prepare,
+                                      .half_through_float = true,
+                                      .is_random = true,
+                                      .flops = [](const Node& node) { return ragged_operations(node, 1, 5); }}};
+
+}  // namespace
+}  // namespace backpass

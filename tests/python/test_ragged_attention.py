@@ -1,0 +1,330 @@
+"""Attention of some rows of a batch, against attention of all of them, and torch, given what is dropped."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import backpass
+import numpy as np
+import onnx
+import pytest
+import torch
+from backpass import _core
+from onnx import TensorProto, helper
+
+KINDS = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE}
+OPSETS = [helper.make_opsetid("", 22), helper.make_opsetid("backpass", 1)]
+SEED = 11
+LENGTHS = ("right", "left", "scattered", "all", "none", "omitted")
+QUERIES = ("keys", "first", "some", "shuffled", "repeated", "none", "omitted")
+MASKS = ("", "chosen", "added", "lowest", "infinite")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`kept`: which keys are there. `asked`: which queries. `mask`: of which kind."""
+
+    kept: str = "right"
+    asked: str = "some"
+    mask: str = ""
+    mask_axes: str = "b..k"
+    batch: int = 3
+    q_len: int = 7
+    kv_len: int = 9
+    q_heads: int = 4
+    kv_heads: int = 2
+    size: int = 5
+    v_size: int = 3
+    ratio: float = 0.3
+    training: bool = True
+    causal: bool = False
+    windows: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    unseen: str = "zero"
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+
+    @property
+    def scores(self) -> tuple[int, ...]:
+        return (self.batch, self.q_heads, self.q_len, self.kv_len)
+
+    @property
+    def mask_shape(self) -> tuple[int, ...]:
+        shape = [d if axis in self.mask_axes else 1 for axis, d in zip("bhqk", self.scores, strict=True)]
+        return tuple(shape[4 - len(self.mask_axes) :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    dy: torch.Tensor
+    q_places: torch.Tensor
+    kv_places: torch.Tensor
+    mask: torch.Tensor | None
+
+
+def kept_places(c: Case, rng: np.random.Generator) -> np.ndarray:
+    """Of keys, ascending."""
+    found = []
+    for item in range(c.batch):
+        count = int(rng.integers(c.kv_len + 1)) if rng.integers(5) else 0
+        positions = {
+            "right": np.arange(count),
+            "left": np.arange(c.kv_len - count, c.kv_len),
+            "scattered": np.sort(rng.permutation(c.kv_len)[:count]),
+            "none": np.arange(0),
+        }.get(c.kept, np.arange(c.kv_len))
+        found.append(item * c.kv_len + positions)
+    return np.concatenate([np.arange(0), *found]).astype(np.int64)
+
+
+def asked_places(c: Case, kv_places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Of queries."""
+    every = np.arange(c.batch * c.q_len)
+    some = np.sort(rng.permutation(every)[: int(rng.integers(len(every) + 1))])
+    if c.asked == "keys" and c.q_len == c.kv_len:
+        return kv_places
+    choices = {
+        "first": every[:: max(c.q_len, 1)],
+        "some": some,
+        "keys": some,
+        "shuffled": rng.permutation(some),
+        "repeated": np.sort(rng.choice(every, len(some))) if len(every) else every,
+        "none": every[:0],
+    }
+    return choices.get(c.asked, every).astype(np.int64)
+
+
+def tensors(c: Case) -> Given:
+    rng = np.random.default_rng(c.seed)
+    kv_places = kept_places(c, rng)
+    q_places = asked_places(c, kv_places, rng)
+    normal = lambda *shape: torch.from_numpy(rng.standard_normal(shape)).to(c.dtype)  # noqa: E731
+    mask: torch.Tensor | None = None
+    if c.mask:
+        drawn = normal(*c.mask_shape)
+        low = {"lowest": torch.finfo(c.dtype).min, "infinite": -np.inf}.get(c.mask)
+        mask = drawn > -0.5 if c.mask == "chosen" else drawn if low is None else drawn.masked_fill(drawn < -0.5, low)
+    return Given(
+        normal(len(q_places), c.q_heads * c.size), normal(len(kv_places), c.kv_heads * c.size),
+        normal(len(kv_places), c.kv_heads * c.v_size), normal(len(q_places), c.q_heads * c.v_size),
+        torch.from_numpy(q_places), torch.from_numpy(kv_places), mask,
+    )  # fmt: skip
+
+
+def constant(name: str, value: Any, dtype: Any) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.array(value, dtype), name)
+
+
+def attributes(c: Case) -> dict[str, Any]:
+    """That RaggedAttention and FusedAttention share."""
+    return {
+        "q_num_heads": c.q_heads, "kv_num_heads": c.kv_heads, "softcap": c.softcap, "is_causal": int(c.causal),
+        "left_window_size": c.windows[0], "right_window_size": c.windows[1], "scale": 0.4, "stream": "drop",
+    }  # fmt: skip
+
+
+def model_of(node: onnx.NodeProto, c: Case, shapes: dict[str, tuple[Any, ...]], y: tuple[Any, ...]) -> onnx.ModelProto:
+    """Inputs by name: places and extents are integers."""
+    real = KINDS[c.dtype]
+    types = {"q_places": TensorProto.INT64, "kv_places": TensorProto.INT64, "extents": TensorProto.INT64}
+    if c.mask == "chosen":
+        types["mask"] = TensorProto.BOOL
+    inputs = [helper.make_tensor_value_info(n, types.get(n, real), s) for n, s in shapes.items()]
+    constants = [constant("ratio", c.ratio, np.float32), constant("training", c.training, np.bool_)]
+    outputs = [helper.make_tensor_value_info("y", real, y)]
+    return helper.make_model(helper.make_graph([node], "g", inputs, outputs, constants), opset_imports=OPSETS)
+
+
+def ragged(c: Case, symbolic: bool = False) -> onnx.ModelProto:
+    given = tensors(c)
+    names = ["q", "k", "v", "q_places", "kv_places", "extents", "mask", "ratio", "training"]
+    left_out = {"q_places"} if c.asked == "omitted" else set()
+    left_out |= {"kv_places"} if c.kept in ("all", "omitted") else set()
+    left_out |= set() if c.mask else {"mask"}
+    node = helper.make_node(
+        "RaggedAttention", ["" if n in left_out else n for n in names], ["y"], "one", domain="backpass",
+        unseen=c.unseen, **attributes(c),
+    )  # fmt: skip
+    nq, nk = ("nq", "nk") if symbolic else (len(given.q), len(given.k))
+    shapes: dict[str, tuple[Any, ...]] = {
+        "q": (nq, given.q.shape[1]), "k": (nk, given.k.shape[1]), "v": (nk, given.v.shape[1]),
+        "q_places": (nq,), "kv_places": (nk,), "extents": (3,), "mask": c.mask_shape,
+    }  # fmt: skip
+    shapes = {n: s for n, s in shapes.items() if n not in left_out}
+    return model_of(node, c, shapes, (nq, given.dy.shape[1]))
+
+
+def dense(c: Case) -> onnx.ModelProto:
+    """Of all rows; the mask says which keys are there."""
+    names = ["q", "k", "v", "mask", "", "", "", "ratio", "training"]
+    node = helper.make_node(
+        "FusedAttention", names, ["y"], "one", domain="backpass", unseen_is_nan=int(c.unseen == "nan"), **attributes(c)
+    )
+    shapes = {
+        "q": (c.batch, c.q_len, c.q_heads * c.size), "k": (c.batch, c.kv_len, c.kv_heads * c.size),
+        "v": (c.batch, c.kv_len, c.kv_heads * c.v_size), "mask": c.scores,
+    }  # fmt: skip
+    return model_of(node, c, shapes, (c.batch, c.q_len, c.q_heads * c.v_size))
+
+
+def session(model: onnx.ModelProto, threads: int = 1) -> Any:
+    options = _core.SessionOptions()
+    options.num_threads = threads
+    return _core.ModuleSession.from_bytes(model.SerializeToString(), ["q", "k", "v"], options)
+
+
+def fed(s: Any, given: list[torch.Tensor], dy: torch.Tensor) -> list[torch.Tensor]:
+    """y and the gradients."""
+    (y,), pending = s.forward(given, True, SEED)
+    return [torch.from_dlpack(t) for t in (y, *s.backward(pending, [dy]))]
+
+
+def run(s: Any, c: Case, g: Given) -> list[torch.Tensor]:
+    rest = [] if c.asked == "omitted" else [g.q_places]
+    rest += [] if c.kept in ("all", "omitted") else [g.kv_places]
+    rest += [torch.tensor([c.batch, c.q_len, c.kv_len])]
+    rest += [] if g.mask is None else [g.mask]
+    return fed(s, [g.q, g.k, g.v, *rest], g.dy)
+
+
+def drawn(c: Case) -> torch.Tensor:
+    """What a Dropout of that name keeps of all probabilities."""
+    node = helper.make_node("Dropout", ["q", "ratio", "training"], ["y"], name="drop")
+    model = model_of(node, dataclasses.replace(c, dtype=torch.float32), {"q": c.scores}, c.scores)
+    s = _core.ModuleSession.from_bytes(model.SerializeToString(), ["q"], _core.SessionOptions())
+    (y,), _ = s.forward([torch.ones(c.scores)], True, SEED)
+    return torch.from_dlpack(y) != 0
+
+
+def seen_by_position(c: Case) -> torch.Tensor:
+    ahead = torch.arange(c.kv_len) - torch.arange(c.q_len)[:, None]
+    seen = torch.ones(c.q_len, c.kv_len, dtype=torch.bool)
+    if c.causal:
+        seen &= ahead <= 0
+    if c.windows[0] >= 0:
+        seen &= ahead >= -c.windows[0]
+    if c.windows[1] >= 0:
+        seen &= ahead <= c.windows[1]
+    return seen
+
+
+def present(c: Case, g: Given) -> torch.Tensor:
+    found = torch.zeros(c.batch * c.kv_len, dtype=torch.bool)
+    found[g.kv_places] = True
+    return found.view(c.batch, c.kv_len)
+
+
+def added_to_scores(c: Case, g: Given) -> torch.Tensor:
+    """-inf where a key is not seen, for all scores."""
+    seen = present(c, g)[:, None, None, :] & seen_by_position(c)
+    total = torch.zeros(c.scores, dtype=torch.float64)
+    if g.mask is not None and c.mask == "chosen":
+        seen = seen & g.mask
+    elif g.mask is not None:
+        total = total + g.mask.double()
+    return total.masked_fill(~seen.expand(c.scores), -np.inf)
+
+
+def in_torch(c: Case, g: Given) -> list[torch.Tensor]:
+    """Query by query, each with the keys of its item."""
+    q, k, v = (x.double().requires_grad_() for x in (g.q, g.k, g.v))
+    item, position = g.q_places // max(c.q_len, 1), g.q_places % max(c.q_len, 1)
+    group = c.q_heads // c.kv_heads
+
+    def keys(rows: torch.Tensor, size: int) -> torch.Tensor:
+        whole = torch.zeros(c.batch * c.kv_len, rows.shape[1], dtype=torch.float64).index_copy(0, g.kv_places, rows)
+        heads = whole.view(c.batch, c.kv_len, c.kv_heads, size)[item]
+        return heads.transpose(1, 2).repeat_interleave(group, 1)
+
+    scores = torch.einsum("nhd,nhkd->nhk", q.view(-1, c.q_heads, c.size), keys(k, c.size)) * float(np.float32(0.4))
+    if c.softcap:
+        scores = torch.tanh(scores / c.softcap) * c.softcap
+    scores = scores + added_to_scores(c, g)[item, :, position]
+    dead = (scores == -np.inf).all(-1, keepdim=True)
+    p = torch.where(dead, 0.0, torch.softmax(scores.masked_fill(dead, 0.0), -1))
+    there = present(c, g)[item][:, None, :].double()
+    if c.unseen == "all":
+        p = p + dead * there / there.sum(-1, keepdim=True).clamp(min=1)
+    ratio = float(np.float32(c.ratio)) if c.training else 0.0
+    y = torch.einsum("nhk,nhkd->nhd", p * drawn(c)[item, :, position] / (1 - ratio), keys(v, c.v_size))
+    if c.unseen == "nan" and c.kv_len:
+        y = y.masked_fill(dead, np.nan)
+    y = y.reshape(len(q), c.q_heads * c.v_size)
+    return [y.detach(), *torch.autograd.grad(y, [q, k, v], g.dy.double())]
+
+
+def in_dense(c: Case, g: Given) -> list[torch.Tensor]:
+    """Rows of what FusedAttention gives for all of them; each query is asked for once."""
+
+    def whole(rows: torch.Tensor, places: torch.Tensor, length: int) -> torch.Tensor:
+        found = torch.zeros(c.batch * length, rows.shape[1], dtype=rows.dtype)
+        found[places] = rows
+        return found.view(c.batch, length, rows.shape[1])
+
+    hidden = added_to_scores(c, g).to(c.dtype)
+    mask = hidden > -np.inf if c.mask == "chosen" else hidden
+    q, dy = (whole(x, g.q_places, c.q_len) for x in (g.q, g.dy))
+    k, v = (whole(x, g.kv_places, c.kv_len) for x in (g.k, g.v))
+    found = fed(session(dense(c)), [q, k, v, mask], dy)
+    places = [g.q_places, g.q_places, g.kv_places, g.kv_places]
+    return [x.reshape(-1, x.shape[-1])[rows] for x, rows in zip(found, places, strict=True)]
+
+
+def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dtype) -> None:
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-11
+    for a, b in zip(found, expected, strict=True):
+        largest = float(b.abs().nan_to_num().max()) if b.numel() else 0.0
+        torch.testing.assert_close(a.to(b.dtype), b, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
+
+
+def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in zip(a, b, strict=True))
+
+
+def made_up(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    pick = lambda *options: options[rng.integers(len(options))]  # noqa: E731
+    axes = pick("b..k", "b.qk", "..qk", "bhqk", ".hqk", "qk", "k", "b.q.", "h.k")
+    q_len = pick(0, 1, 2, 7, 65, 130)
+    kv_heads = pick(1, 2, 3)
+    return Case(
+        kept=pick(*LENGTHS),
+        asked=pick(*QUERIES),
+        mask=pick(*MASKS),
+        mask_axes=axes,
+        batch=pick(0, 1, 2, 5),
+        q_len=q_len,
+        kv_len=pick(0, 1, 3, 17, 65, 257, 300, q_len, q_len, q_len),
+        q_heads=kv_heads * pick(1, 2),
+        kv_heads=kv_heads,
+        size=pick(1, 3, 8, 17),
+        v_size=pick(1, 4, 9, 16),
+        ratio=pick(0.0, 0.1, 0.5, 0.9),
+        training=pick(True, True, True, False),
+        causal=pick(False, False, True),
+        windows=pick((-1, -1), (-1, -1), (2, -1), (3, 1), (-1, 0)),
+        softcap=pick(0.0, 0.0, 2.0),
+        unseen=pick("zero", "all"),
+        dtype=pick(torch.float32, torch.float32, torch.float64),
+        seed=seed,
+    )
+
+
+def check(c: Case) -> None:
+    given = tensors(c)
+    model = ragged(c)
+    found = run(session(model), c, given)
+    assert_close(found, in_torch(c, given), c.dtype)
+    if c.unseen != "all" and c.asked not in ("repeated",):
+        assert_close(found, in_dense(c, given), c.dtype)
+    for threads in (2, 3):
+        assert same_bits(found, run(session(model, threads), c, given))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_as_all_rows_and_as_torch(seed: int) -> None:
+    check(made_up(seed))

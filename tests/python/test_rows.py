@@ -1,0 +1,54 @@
+"""Leaving out rows changes nothing: random networks over tokens, with and without the passes that do."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from backpass import _core
+from token_graphs import TokenGraph, token_graph
+
+ALWAYS = ("move_rows",)
+BY_DATA = "skip_padding"
+SEED = 7
+
+
+def run(graph: TokenGraph, chosen: str, disabled: tuple[str, ...] = ()) -> tuple[list, list, list[str]]:
+    """Outputs, gradients of all parameters, and what passes said."""
+    options = _core.SessionOptions()
+    options.disabled_passes = list(disabled)
+    options.verify_passes = True
+    names = list(graph.parameters)
+    with mock.patch.dict(os.environ, {"BACKPASS_CHOOSE_PASSES": chosen}):
+        session = _core.ModuleSession.from_bytes(graph.model, names, options, [], names)
+        values = {**graph.inputs, **graph.parameters}
+        outputs, pending = session.forward([torch.from_numpy(values[v.name].copy()) for v in session.inputs()], True, SEED)
+        differentiable = session.differentiable_outputs()
+        seeds = [torch.ones_like(o) if d else None for o, d in zip(outputs, differentiable, strict=True)]
+        return outputs, session.backward(pending, seeds), session.rewrites()
+
+
+def differences(one: list, other: list) -> float:
+    """Largest, of the largest number there is."""
+    worst = 0.0
+    for a, b in zip(one, other, strict=True):
+        a = torch.zeros(1) if a is None else a
+        b = torch.zeros(1) if b is None else b
+        largest = max(float(b.abs().nan_to_num().max()) if b.numel() else 0.0, 1e-2)
+        if not torch.equal(a.isnan(), b.isnan()):
+            return float("inf")
+        worst = max(worst, float((a - b).abs().nan_to_num().max()) / largest if b.numel() else 0.0)
+    return worst
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_left_out_rows_change_nothing(seed: int) -> None:
+    graph = token_graph(seed)
+    outputs, gradients, _ = run(graph, "", ALWAYS)
+    for chosen in ("", BY_DATA):
+        found, slopes, said = run(graph, chosen)
+        assert differences(found, outputs) < 1e-5, said
+        assert differences(slopes, gradients) < 1e-5, said
