@@ -89,6 +89,7 @@ typedef struct BpSessionOptions {
   BpCancelFlag* cancel;        /* stops calls while it is set; may be released before the session. NULL: none */
   const char* disabled_passes; /* rewriting passes that do not run: names joined by commas. NULL: none */
   double max_memory;           /* bytes of intermediate values in training, up to 1 a share of them; 0: no limit */
+  double sparse_threshold;     /* share of needed rows below which training leaves out the others; 0: 0.9, -1: never */
 } BpSessionOptions;
 
 /* ---- Checkpoints. */

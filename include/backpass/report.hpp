@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct RowDensity {
   std::string input = {};   ///< of the model that says which: "attention_mask"
   std::int64_t needed = 0;  ///< rows that something depends on: with a label, or seen by one that is needed
   std::int64_t total = 0;
+  std::optional<std::int64_t> ignored = {};     ///< the label that stands for none
+  std::vector<std::int64_t> per_sequence = {};  ///< of `needed`, where rows are tokens: in a DataReport
 
   double share() const { return total == 0 ? 1 : static_cast<double>(needed) / static_cast<double>(total); }
 };
@@ -33,7 +36,7 @@ struct RowDensity {
 struct ChoiceReport {
   std::vector<std::string> passes = {};  ///< none: the graph without any
   std::int64_t runs = 0;                 ///< batches it was chosen for
-  double operations = 0;                 ///< of a step with as many rows as the latest batch; 0 where not known
+  double operations = 0;                 ///< of its latest step; 0 where not known
   std::int64_t bytes = 0;                ///< of its arena
 };
 
@@ -42,6 +45,7 @@ struct DataReport {
   std::vector<RowDensity> densities = {};  ///< of the latest batch
   std::vector<std::string> chosen = {};    ///< passes, for it
   std::vector<ChoiceReport> choices = {};
+  double build_seconds = 0;  ///< spent on the graphs so far
 };
 
 /// Time spent in one pass, bodies of control flow included.

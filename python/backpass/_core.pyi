@@ -92,6 +92,80 @@ class Report:
 
     def __repr__(self) -> str: ...
 
+class RowDensity:
+    """How many rows of a batch a rewriting pass leaves."""
+
+    @property
+    def pass_name(self) -> str: ...
+
+    @property
+    def node(self) -> str:
+        """label of the node that finds them"""
+
+    @property
+    def input(self) -> str:
+        """of the model that says which"""
+
+    @property
+    def needed(self) -> int:
+        """rows that something depends on"""
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def ignored(self) -> int | None:
+        """the label that stands for none"""
+
+    @property
+    def per_sequence(self) -> list[int]:
+        """of `needed`, where rows are tokens"""
+
+    @property
+    def share(self) -> float: ...
+
+    def __repr__(self) -> str: ...
+
+class ChoiceReport:
+    """What steps take with some of the passes that data decide on."""
+
+    @property
+    def passes(self) -> list[str]: ...
+
+    @property
+    def runs(self) -> int:
+        """batches it was chosen for"""
+
+    @property
+    def operations(self) -> float:
+        """of its latest step; 0 where not known"""
+
+    @property
+    def bytes(self) -> int:
+        """of its arena"""
+
+    def __repr__(self) -> str: ...
+
+class DataReport:
+    """How a session decided by the data of its batches."""
+
+    @property
+    def densities(self) -> list[RowDensity]:
+        """of the latest batch"""
+
+    @property
+    def chosen(self) -> list[str]:
+        """passes, for it"""
+
+    @property
+    def choices(self) -> list[ChoiceReport]: ...
+
+    @property
+    def build_seconds(self) -> float:
+        """spent on the graphs so far"""
+
+    def __repr__(self) -> str: ...
+
 class PassTime:
     """Time spent in one pass."""
 
@@ -126,7 +200,7 @@ class CancelFlag:
 class SessionOptions:
     """How a session runs; every default is automatic."""
 
-    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None, disabled_passes: Sequence[str] = [], verify_passes: bool = False, max_memory: float = 0.0, recompute: Sequence[str] = []) -> None: ...
+    def __init__(self, *, num_threads: int = 0, optimize: bool = True, reference: bool = False, profile: bool = False, binding_cache: int = 16, time_limit: float = 0.0, cancel: CancelFlag | None = None, disabled_passes: Sequence[str] = [], verify_passes: bool = False, max_memory: float = 0.0, recompute: Sequence[str] = [], sparse_threshold: float = 0.9) -> None: ...
 
     def __repr__(self) -> str: ...
 
@@ -207,6 +281,15 @@ class SessionOptions:
 
     @recompute.setter
     def recompute(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def sparse_threshold(self) -> float:
+        """
+        share of a batch's rows that are needed (have a label, are no padding) below which training leaves out the others; 0: never look
+        """
+
+    @sparse_threshold.setter
+    def sparse_threshold(self, arg: float, /) -> None: ...
 
 class ValueInfo:
     """Name and type of an input or output."""
@@ -542,6 +625,15 @@ def ops() -> list:
 class Pending:
     """A forward pass whose backward pass is still to come."""
 
+    @property
+    def graph(self) -> int:
+        """Which of the session's graphs it runs."""
+
+    def read_by_backward(self) -> tuple[list[int], list[int]]:
+        """
+        Numbers of the inputs and outputs whose contents backward() reads, also through views of them: the same of all passes of one graph.
+        """
+
 class ModuleSession:
     """
     Runs the graph of a torch module on torch tensors, forward now and backward later.
@@ -578,7 +670,7 @@ class ModuleSession:
 
     def read_by_backward(self) -> tuple[list[int], list[int]]:
         """
-        Numbers of the inputs and outputs whose contents backward() reads, also through views of them.
+        Numbers of the inputs and outputs whose contents backward() reads after the latest pass, or one whose data are dense.
         """
 
     def inputs(self) -> list[ValueInfo]: ...
@@ -611,6 +703,16 @@ class ModuleSession:
     def pass_reports(self) -> list[Report]: ...
 
     def pass_times(self) -> list[PassTime]: ...
+
+    def densities(self) -> DataReport:
+        """
+        What the latest batch is like, and how often which passes were chosen by the data of batches.
+        """
+
+    def data_report(self) -> DataReport:
+        """
+        The same with operations and bytes of a step, building what has to be known for that.
+        """
 
     def take_profile(self) -> list[StepRecord]: ...
 

@@ -59,11 +59,16 @@ nb::tuple forward(ModuleSession& session, const nb::list& inputs, bool keep, std
   return nb::make_tuple(to_torch(std::move(outputs)), kept);
 }
 
-nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& seeds, bool keep) {
+const ModuleSession::Pending& given(const PendingPass& pending) {
   if (pending.pass == nullptr) {
     fail(
         "backward: got a forward pass whose backward pass has run already; what it needed is freed. Run forward again");
   }
+  return *pending.pass;
+}
+
+nb::list backward(ModuleSession& session, PendingPass& pending, const nb::list& seeds, bool keep) {
+  given(pending);
   std::vector<RuntimeValue> values = from_torch(seeds);
   std::vector<RuntimeValue> gradients;
   {
@@ -95,7 +100,14 @@ PlanReport plan(ModuleSession& session, const nb::list& inputs) {
 }  // namespace
 
 void bind_module(nb::module_& m) {
-  nb::class_<PendingPass>(m, "Pending", "A forward pass whose backward pass is still to come.");
+  nb::class_<PendingPass>(m, "Pending", "A forward pass whose backward pass is still to come.")
+      .def_prop_ro(
+          "graph", [](const PendingPass& p) { return ModuleSession::graph_number(given(p)); },
+          "Which of the session's graphs it runs.")
+      .def(
+          "read_by_backward", [](const PendingPass& p) { return ModuleSession::read_by_backward(given(p)); },
+          "Numbers of the inputs and outputs whose contents backward() reads, also through views of them: the same of "
+          "all passes of one graph.");
   nb::class_<ModuleSession>(m, "ModuleSession",
                             "Runs the graph of a torch module on torch tensors, forward now and backward later.")
       .def_static(
@@ -118,8 +130,14 @@ void bind_module(nb::module_& m) {
            "does.")
       .def("repeats", &repeats, nb::arg("pending"), nb::arg("seeds"),
            "Whether backward() would repeat the forward pass and so read all of its inputs again.")
-      .def("read_by_backward", [](ModuleSession& s) { return s.read_by_backward(); },
-           "Numbers of the inputs and outputs whose contents backward() reads, also through views of them.")
+      .def(
+          "read_by_backward",
+          [](ModuleSession& s) {
+            const Unlocked release;
+            return s.read_by_backward();
+          },
+          "Numbers of the inputs and outputs whose contents backward() reads after the latest pass, or one whose data "
+          "are dense.")
       .def("inputs", &ModuleSession::inputs)
       .def("outputs", &ModuleSession::outputs)
       .def("requires_grad", &ModuleSession::requires_grad)
@@ -138,6 +156,10 @@ void bind_module(nb::module_& m) {
       .def("rewrites", &unlocked<&ModuleSession::rewrites>)
       .def("pass_reports", &unlocked<&ModuleSession::pass_reports>)
       .def("pass_times", &unlocked<&ModuleSession::pass_times>)
+      .def("densities", &unlocked<&ModuleSession::densities>,
+           "What the latest batch is like, and how often which passes were chosen by the data of batches.")
+      .def("data_report", &unlocked<&ModuleSession::data_report>,
+           "The same with operations and bytes of a step, building what has to be known for that.")
       .def("take_profile", &ModuleSession::take_profile);
   m.def("tensor_to_torch", &tensor_to_torch, nb::arg("tensor"), "A torch.Tensor over the same memory.");
   m.def("tensor_from_torch", &tensor_from_torch, nb::arg("tensor"), "The memory of a torch.Tensor, kept alive.");

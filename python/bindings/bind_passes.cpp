@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -50,6 +51,28 @@ void bind_passes(nb::module_& m) {
       .def_prop_ro(
           "bytes_saved", [](const Report& r) { return saving(r.bytes_saved); },
           nb::sig("def bytes_saved(self) -> int | str | None"), "bytes that one run need not write any more")
+      .def("__repr__", &describe_fields);
+  nb::class_<RowDensity>(m, "RowDensity", "How many rows of a batch a rewriting pass leaves.")
+      .def_ro("pass_name", &RowDensity::pass)
+      .def_ro("node", &RowDensity::node, "label of the node that finds them")
+      .def_ro("input", &RowDensity::input, "of the model that says which")
+      .def_ro("needed", &RowDensity::needed, "rows that something depends on")
+      .def_ro("total", &RowDensity::total)
+      .def_ro("ignored", &RowDensity::ignored, "the label that stands for none")
+      .def_ro("per_sequence", &RowDensity::per_sequence, "of `needed`, where rows are tokens")
+      .def_prop_ro("share", &RowDensity::share)
+      .def("__repr__", &describe_fields);
+  nb::class_<ChoiceReport>(m, "ChoiceReport", "What steps take with some of the passes that data decide on.")
+      .def_ro("passes", &ChoiceReport::passes)
+      .def_ro("runs", &ChoiceReport::runs, "batches it was chosen for")
+      .def_ro("operations", &ChoiceReport::operations, "of its latest step; 0 where not known")
+      .def_ro("bytes", &ChoiceReport::bytes, "of its arena")
+      .def("__repr__", &describe_fields);
+  nb::class_<DataReport>(m, "DataReport", "How a session decided by the data of its batches.")
+      .def_ro("densities", &DataReport::densities, "of the latest batch")
+      .def_ro("chosen", &DataReport::chosen, "passes, for it")
+      .def_ro("choices", &DataReport::choices)
+      .def_ro("build_seconds", &DataReport::build_seconds, "spent on the graphs so far")
       .def("__repr__", &describe_fields);
   nb::class_<PassTime>(m, "PassTime", "Time spent in one pass.")
       .def_ro("pass_name", &PassTime::pass)

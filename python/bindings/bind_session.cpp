@@ -122,17 +122,26 @@ void bind_options(nb::module_& m) {
           "__init__",
           [](SessionOptions* self, int num_threads, bool optimize, bool reference, bool profile, int binding_cache,
              double time_limit, std::shared_ptr<CancelFlag> cancel, std::vector<std::string> disabled_passes,
-             bool verify_passes, double max_memory, std::vector<std::string> recompute) {
-            new (self) SessionOptions{num_threads,   optimize,   reference,           profile,
-                                      binding_cache, time_limit, std::move(cancel),   std::move(disabled_passes),
-                                      verify_passes, max_memory, std::move(recompute)};
+             bool verify_passes, double max_memory, std::vector<std::string> recompute, double sparse_threshold) {
+            new (self) SessionOptions{num_threads,
+                                      optimize,
+                                      reference,
+                                      profile,
+                                      binding_cache,
+                                      time_limit,
+                                      std::move(cancel),
+                                      std::move(disabled_passes),
+                                      verify_passes,
+                                      max_memory,
+                                      std::move(recompute),
+                                      sparse_threshold};
           },
           nb::kw_only(), nb::arg("num_threads") = d.num_threads, nb::arg("optimize") = d.optimize,
           nb::arg("reference") = d.reference, nb::arg("profile") = d.profile,
           nb::arg("binding_cache") = d.binding_cache, nb::arg("time_limit") = d.time_limit,
           nb::arg("cancel") = nb::none(), nb::arg("disabled_passes") = d.disabled_passes,
           nb::arg("verify_passes") = d.verify_passes, nb::arg("max_memory") = d.max_memory,
-          nb::arg("recompute") = d.recompute)
+          nb::arg("recompute") = d.recompute, nb::arg("sparse_threshold") = d.sparse_threshold)
       .def("__repr__", &describe_fields)
       .def(
           "__reduce__",
@@ -157,7 +166,10 @@ void bind_options(nb::module_& m) {
       .def_rw(
           "recompute", &SessionOptions::recompute,
           "what training computes again however much memory there is: 'cheap', 'blocks', or results of operators as "
-          "'Gelu+Dropout:1:2'");
+          "'Gelu+Dropout:1:2'")
+      .def_rw("sparse_threshold", &SessionOptions::sparse_threshold,
+              "share of a batch's rows that are needed (have a label, are no padding) below which training leaves out "
+              "the others; 0: never look");
 }
 
 void bind_memory(nb::module_& m) {

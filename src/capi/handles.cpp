@@ -1,5 +1,6 @@
 #include "capi/handles.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/value_info.hpp"
@@ -73,6 +74,7 @@ SessionOptions to_options(const BpSessionOptions* options) {
   if (options->cancel != nullptr) result.cancel = options->cancel->flag;
   if (options->disabled_passes != nullptr) result.disabled_passes = split_names(options->disabled_passes);
   result.max_memory = options->max_memory;
+  if (options->sparse_threshold != 0) result.sparse_threshold = std::max(options->sparse_threshold, 0.0);
   return result;
 }
 

@@ -242,6 +242,17 @@ void infer_node(Graph& graph, Node& node) {
   graph.equalities.merge(found);
 }
 
+std::map<std::string, Dim> bounds_of_found_extents(const Graph& graph) {
+  std::map<std::string, Dim> bounds;
+  for (const Node* node : graph.nodes()) {
+    if (node->def == nullptr || node->def->compute == nullptr || !node->subgraphs.empty()) continue;
+    InferContext c = facts_of(*node);
+    run_infer_rule(c);
+    bounds.merge(c.most);
+  }
+  return bounds;
+}
+
 std::vector<Problem> infer_graph(Graph& graph) { return Elaboration(graph).run(); }
 
 }  // namespace backpass

@@ -1,6 +1,7 @@
 // Type, shape and value inference over graphs; the same rules run with symbols (import) and with numbers (binding).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ void infer_node(Graph& graph, Node& node);
 /// Problems are collected and inference goes on with unknown types. Safe to call again on a graph already brought
 /// there. Nodes that were replaced stay behind without outputs until dead nodes are removed.
 std::vector<Problem> infer_graph(Graph& graph);
+
+/// What extents that data decide are never above, by symbol, as far as the rules of the nodes say so.
+std::map<std::string, Dim> bounds_of_found_extents(const Graph& graph);
 
 /// Runs a rule on explicit facts; the result is in the context's `outputs`. Returns false when the rule could not
 /// finish because something is not known yet (whatever it had set stays).

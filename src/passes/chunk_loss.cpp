@@ -16,11 +16,11 @@ constexpr std::int64_t kManyClasses = 2048;
 // Of fewer, scores are small, and a vector holds those of several.
 constexpr std::int64_t kLeastRows = 16;
 
-Dim rows_of(const Head& head) {
+/// As many as there can be: what is planned for them has to do for all.
+Dim most_rows(const Graph& graph, const Head& head) {
   const Shape& shape = *head.scores()->type.shape;
-  Dim rows = 1;
-  for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows = rows * shape[i];
-  return rows;
+  const Dim rows = product({shape.data(), shape.size() - 1});
+  return rows.is_known() ? rows : rows.substituted(bounds_of_found_extents(graph));
 }
 
 DType work_type(const Head& head) { return types::halves.has(head.product_type) ? DType::float32 : head.product_type; }
@@ -35,8 +35,7 @@ bool keeps_gradient(const Graph& graph, const Head& head, bool is_differentiated
 }
 
 /// Fewer rows than features, with those that are worked on together, have scores that need less memory.
-bool has_many_rows(const Head& head) {
-  const Dim rows = rows_of(head);
+bool has_many_rows(const Head& head, const Dim& rows) {
   const Dim& features = (*head.weight->type.shape)[head.classes_first ? 1 : 0];
   if (!rows.is_known() || !features.is_known()) return false;
   const LinearLossShape shape{.rows = rows.value(),
@@ -237,7 +236,7 @@ std::string why_read(const Graph& graph, const Value& log_prob) {
 std::string reason_to_keep(const Graph& graph, const Head& head, const std::optional<HeadGradient>& gradient) {
   const Value* log_prob = head.loss->output(1);
   if (!head.labels->type.is_tensor() || !head.labels->type.shape) return "the rank of the labels is not known";
-  const Dim rows = rows_of(head);
+  const Dim rows = most_rows(graph, head);
   if (rows.is_known() && rows.value() < kLeastRows) {
     return concat(rows.value(), " rows are few, expected at least ", kLeastRows);
   }
@@ -246,7 +245,7 @@ std::string reason_to_keep(const Graph& graph, const Head& head, const std::opti
   if (is_differentiated && (head.reduction == "none" || types::halves.has(head.product_type))) {
     return "the graph has gradients already, of a kind that is not known here";
   }
-  if (keeps_gradient(graph, head, is_differentiated) && !has_many_rows(head)) {
+  if (keeps_gradient(graph, head, is_differentiated) && !has_many_rows(head, rows)) {
     return "the gradient of the weights, which would be kept instead of scores, may need more memory than they";
   }
   return "";

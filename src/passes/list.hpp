@@ -38,6 +38,9 @@ void merge_duplicates(Graph& graph, Reports& reports);
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
 
+/// Rows whose label is ignored are left out in front of losses: `Gather(scores, LabelledRows(labels))`.
+void skip_ignored_labels(Graph& graph, Reports& reports);
+
 /// Values are computed for those rows that somebody chooses of them: the choice moves up, through attention as far as
 /// queries go. See row_needs.hpp.
 void move_rows(Graph& graph, Reports& reports);
@@ -80,6 +83,7 @@ inline constexpr Pass kPasses[] = {
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
     {"merge_reshapes", merge_reshapes, Side::after, Graphs::files},
+    {"skip_ignored_labels", skip_ignored_labels, Side::before, Graphs::plans, true},
     {"move_rows", move_rows, Side::before, Graphs::plans},
     {"skip_padding", skip_padding, Side::before, Graphs::plans, true},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},

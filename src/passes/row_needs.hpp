@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "passes/attention_site.hpp"
-#include "passes/row_rules.hpp"
+#include "passes/row_operands.hpp"
 #include "passes/row_selection.hpp"
 
 namespace backpass {

@@ -1,31 +1,25 @@
-// Which rows of its inputs a node needs for rows of its outputs: the rules of operators that treat rows one by one.
+// Which operators treat every row of a tensor alike and by itself.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "graph/graph.hpp"
-#include "passes/row_layout.hpp"
 
 namespace backpass {
 
-/// What a node reads of one input to compute some rows.
-struct RowOperand {
-  /// None: all of it, as it is (weights, axes). Without rows: it is stretched along them (a bias).
-  std::optional<RowLayout> layout;
-  /// Not of all factors of rows: stretched along the others (what is added to each sequence alike).
-  bool is_part = false;
-};
+/// By axis: whether rows lie along it. They lie along one or several, always in the same order.
+using RowAxes = std::vector<bool>;
 
-/// Per input of a node that computes each row of its outputs from the same rows of inputs. `outputs`: the layout of
-/// each output, none for those that nobody reads. Nothing for other nodes.
-std::optional<std::vector<RowOperand>> row_operands(const Node& node,
-                                                    const std::vector<std::optional<RowLayout>>& outputs);
+/// Axes that an attribute, or a constant input, names, counted from the front; nullopt: not known.
+std::optional<std::vector<std::size_t>> named_axes(const Value* axes, std::size_t rank);
+std::size_t counted_axis(std::int64_t axis, std::size_t rank);
 
-/// The constant integers of an input, or of an attribute where the node has no such input.
-std::optional<std::vector<std::int64_t>> constant_ints(const Node& node, std::size_t input, std::string_view attribute);
+/// Where rows lie in the result of a node with one operand that has any, its first: softmax and reductions along other
+/// axes, new axes, transposition. nullopt: rows mix, or it is not known.
+std::optional<RowAxes> rows_behind(const Node& node, const RowAxes& rows);
 
-/// The axis an attribute or input names, counted from the front.
-std::size_t axis_from_front(std::int64_t axis, std::size_t rank);
+/// Whether a reduction is one over all rows.
+bool sums_rows(const Node& node, const RowAxes& rows);
 
 }  // namespace backpass

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "passes/row_rules.hpp"
+#include "passes/row_operands.hpp"
 
 namespace backpass {
 namespace {
@@ -112,6 +112,20 @@ Value* ExtentValues::get(Builder& b, const Shape& shape) {
   std::vector<Value*> parts;
   for (const Dim& extent : shape) parts.push_back(get(b, extent));
   return parts.size() == 1 ? parts[0] : b.op("Concat", parts, {{"axis", std::int64_t{0}}});
+}
+
+void read_extents_off_inputs(Graph& graph) {
+  ExtentValues extents(graph);
+  const std::vector<Node*> nodes = graph.nodes();
+  for (Node* node : nodes) {
+    if (node->op != "Shape" || !node->domain.empty() || node->input(0)->producer == nullptr) continue;
+    const auto& ints = node->output(0)->ints;
+    if (!ints || ints->empty()) continue;
+    if (!std::all_of(ints->begin(), ints->end(), [&](const Dim& d) { return extents.has(d); })) continue;
+    Builder b(graph, node, node->name);
+    graph.replace_uses(node->output(0), extents.get(b, *ints));
+  }
+  graph.remove_dead_nodes();
 }
 
 Value* chosen_places(Builder& b, const RowSelection& selection, ExtentValues& extents) {

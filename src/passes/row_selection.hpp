@@ -43,6 +43,9 @@ class ExtentValues {
   std::vector<Source> sources_;
 };
 
+/// Who asks for extents of a value gets them from inputs where that is possible, and need not have the value.
+void read_extents_off_inputs(Graph& graph);
+
 /// Place of every row that a selection gives, in the order it gives them: what it makes of all places.
 Value* chosen_places(Builder& b, const RowSelection& selection, ExtentValues& extents);
 

@@ -69,12 +69,8 @@ const Node* obstacle(const Node& finder) {
   return found;
 }
 
-/// The input of the graph that says which rows are needed: of a mask rather than of what is asked for.
-std::string deciding_input(const Graph& graph, const Node& finder) {
-  const auto masks = static_cast<std::ptrdiff_t>(finder.op == "NeededRows" ? 1 + finder.attr_int("asked", 0) : 0);
-  std::vector<Value*> from(finder.inputs.begin() + std::min<std::ptrdiff_t>(masks, std::ssize(finder.inputs)),
-                           finder.inputs.end());
-  from.insert(from.end(), finder.inputs.begin(), finder.inputs.end());
+/// The nearest input of the graph that one of these is computed from, which is no parameter; empty: none.
+std::string nearest_input(const Graph& graph, const std::vector<Value*>& from) {
   auto is_among = [](const auto& values, const Value& v) {
     return std::find(values.begin(), values.end(), &v) != values.end();
   };
@@ -84,6 +80,19 @@ std::string deciding_input(const Graph& graph, const Node& finder) {
     return !name.empty();
   });
   return name;
+}
+
+/// The input that says which rows are needed: a mask rather than what asks for some.
+std::string deciding_input(const Graph& graph, const Node& finder) {
+  const auto before = static_cast<std::size_t>(finder.op == "NeededRows" ? 1 + finder.attr_int("asked", 0) : 0);
+  std::vector<Value*> masks;
+  for (std::size_t i = before; i < finder.inputs.size(); ++i) masks.push_back(finder.inputs[i]);
+  const std::string name = nearest_input(graph, masks);
+  return name.empty() ? nearest_input(graph, finder.inputs) : name;
+}
+
+std::span<const std::int64_t> numbers(const Tensor& t) {
+  return {t.as<std::int64_t>(), static_cast<std::size_t>(t.size())};
 }
 
 /// The names of passes that data decide on and that are not switched off.
@@ -106,7 +115,7 @@ Names later_passes(const Names& open, std::span<const Pass> passes) {
 }  // namespace
 
 struct DataLooker::Impl {
-  /// A place where rows are left out.
+  /// Where rows are left out.
   struct Spot {
     RowDensity density;  // without numbers
     Value* rows;
@@ -131,12 +140,12 @@ struct DataLooker::Impl {
     PassManager manager({disabled, options.verify_passes, open}, passes);
     std::unique_ptr<Graph> rewritten = clone(forward).graph;
     manager.run(*rewritten, Side::before);
-    find_spots(forward, *rewritten);
+    find_spots(forward, *rewritten, open);
     report_refusals(manager.reports(), open);
     if (!spots.empty()) make_program(std::move(rewritten), passes);
   }
 
-  void find_spots(const Graph& forward, Graph& rewritten) {
+  void find_spots(const Graph& forward, Graph& rewritten, const Names& open) {
     std::set<std::string, std::less<>> known;  // found by a graph that is made so already
     for (const Node* node : forward.nodes()) {
       if (finder_of(*node) != nullptr) known.insert(node->outputs.front()->name);
@@ -144,7 +153,8 @@ struct DataLooker::Impl {
     const std::vector<Node*> nodes = rewritten.nodes();
     for (const Node* node : nodes) {
       const RowFinder* finder = finder_of(*node);
-      if (finder == nullptr || known.count(node->outputs.front()->name) != 0) continue;
+      if (finder == nullptr || !contains(open, finder->pass)) continue;
+      if (known.count(node->outputs.front()->name) != 0) continue;
       if (const Node* heavy = obstacle(*node)) {
         reports.push_back(not_looked_at(*node, *finder, *heavy));
         continue;
@@ -153,6 +163,7 @@ struct DataLooker::Impl {
       if (finder->op == "LabelledRows") extents = Builder(rewritten, nullptr, "look").op("Size", {extents});
       RowDensity density{.pass = std::string(finder->pass), .node = node->label()};
       density.input = deciding_input(rewritten, *node);
+      if (node->has_attribute("ignore_index")) density.ignored = node->attr_int("ignore_index");
       spots.push_back({std::move(density), node->outputs.front(), extents});
     }
     for (const RowFinder& finder : kFinders) order.emplace_back(finder.pass);
@@ -200,21 +211,21 @@ struct DataLooker::Impl {
     executable = std::make_unique<Executable>(*program, options.binding_cache, nullptr);
   }
 
-  std::vector<RowDensity> count(std::span<const RuntimeValue> values) const {
+  DataChoice count(std::span<const RuntimeValue> values) const {
     CallScope call(options);
     std::vector<RuntimeValue> read;
     for (std::size_t i : inputs) read.push_back(values[i]);
     const std::vector<RuntimeValue> found = executable->run(read);
-    std::vector<RowDensity> densities;
+    DataChoice choice;
     for (std::size_t s = 0; s < spots.size(); ++s) {
-      RowDensity density = spots[s].density;
-      density.needed = found[2 * s].tensor.size();
+      choice.rows.push_back(found[2 * s].tensor);
+      choice.extents.push_back(found[2 * s + 1].tensor);
+      RowDensity& density = choice.densities.emplace_back(spots[s].density);
+      density.needed = choice.rows.back().size();
       density.total = 1;
-      const Tensor& extents = found[2 * s + 1].tensor;
-      for (std::int64_t i = 0; i < extents.size(); ++i) density.total *= extents.as<std::int64_t>()[i];
-      densities.push_back(std::move(density));
+      for (std::int64_t extent : numbers(choice.extents.back())) density.total *= extent;
     }
-    return densities;
+    return choice;
   }
 
   /// A pass that pays brings those before it, on whose work its own count of rows is based.
@@ -243,10 +254,22 @@ bool DataLooker::has_choice() const { return !impl_->spots.empty(); }
 
 DataChoice DataLooker::look(std::span<const RuntimeValue> inputs) const {
   if (!has_choice()) return {};
-  DataChoice choice;
-  choice.densities = impl_->count(inputs);
+  DataChoice choice = impl_->count(inputs);
   choice.passes = impl_->worthwhile(choice.densities);
   return choice;
+}
+
+std::vector<RowDensity> with_sequences(const DataChoice& choice) {
+  std::vector<RowDensity> densities = choice.densities;
+  for (std::size_t s = 0; s < densities.size(); ++s) {
+    const std::span<const std::int64_t> extents = numbers(choice.extents[s]);
+    if (extents.size() < 2 || densities[s].total == 0) continue;
+    densities[s].per_sequence.resize(static_cast<std::size_t>(extents[0]));
+    for (std::int64_t row : numbers(choice.rows[s])) {
+      ++densities[s].per_sequence[static_cast<std::size_t>(row / extents[1])];
+    }
+  }
+  return densities;
 }
 
 const std::vector<Report>& DataLooker::reports() const { return impl_->reports; }

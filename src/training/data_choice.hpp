@@ -18,8 +18,13 @@ namespace backpass {
 /// What was found in a batch, and what follows from it.
 struct DataChoice {
   std::vector<std::string> passes = {};    ///< those that pay, for PassOptions::chosen; none: the graph as it is
-  std::vector<RowDensity> densities = {};  ///< of every place where rows are left out
+  std::vector<RowDensity> densities = {};  ///< of every spot where rows are left out
+  std::vector<Tensor> rows = {};           ///< those that are needed, at each
+  std::vector<Tensor> extents = {};        ///< whose product is how many there are
 };
+
+/// The densities with what they are of each sequence.
+std::vector<RowDensity> with_sequences(const DataChoice& choice);
 
 /// Looks at batches. May be used from several threads at once.
 class DataLooker {

@@ -255,6 +255,8 @@ ModuleSession::Places ModuleSession::read_by_backward() {
 
 std::size_t ModuleSession::graph_number(const Pending& pending) { return pending.variant_->number; }
 
+DataReport ModuleSession::densities() { return impl_->variants.densities(); }
+
 DataReport ModuleSession::data_report() { return impl_->variants.data_report(impl_->expectation()); }
 
 std::size_t ModuleSession::memory_excess() { return impl_->latest()->plan->excess(); }

@@ -73,7 +73,9 @@ class ModuleSession {
   /// Which of its graphs a pass runs. Those of one number read the same places.
   static std::size_t graph_number(const Pending& pending);
 
-  /// How passes were chosen by the data of batches so far.
+  /// What the latest batch is like, and how passes were chosen by the data of batches so far.
+  DataReport densities();
+  /// The same with the operations and bytes of a step; builds what has to be known for that.
   DataReport data_report();
 
   /// The model with its gradients and the YieldOp, before optimisation, as a serialized ONNX model.

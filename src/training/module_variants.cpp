@@ -1,6 +1,6 @@
 #include "training/module_variants.hpp"
 
-#include <algorithm>
+#include <chrono>
 
 #include "graph/clone.hpp"
 #include "plan/lower.hpp"
@@ -37,7 +37,8 @@ std::shared_ptr<ModuleVariant> ModuleVariants::build(const OutputMask& seeded, c
   PassManager passes({options_.disabled_passes, options_.verify_passes, chosen}, kEveryPass);
   ModuleGraph module = differentiated(seeded, &passes);
   if (options_.optimize) passes.run(*module.graph, Side::after);
-  auto built = std::make_shared<ModuleVariant>(seeded, chosen, variants_.size() - 1, std::move(module), std::move(passes));
+  auto built =
+      std::make_shared<ModuleVariant>(seeded, chosen, variants_.size() - 1, std::move(module), std::move(passes));
   const Graph& graph = *built->module.graph;
   built->lowered = options_.optimize ? lower(graph, built->passes) : clone(graph).graph;
   NodeSet forward = up_to_yield(*built->lowered);
@@ -51,7 +52,10 @@ std::shared_ptr<ModuleVariant> ModuleVariants::build(const OutputMask& seeded, c
 std::shared_ptr<ModuleVariant> ModuleVariants::get(const OutputMask& seeded, const Names& chosen) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<ModuleVariant>& found = variants_[{seeded, chosen}];
-  if (found == nullptr) found = build(seeded, chosen);
+  if (found != nullptr) return found;
+  const auto begin = std::chrono::steady_clock::now();
+  found = build(seeded, chosen);
+  build_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return found;
 }
 
@@ -141,30 +145,33 @@ std::vector<RuntimeValue> shapes_of_inputs(const Binding& binding) {
   return inputs;
 }
 
+void add_numbers(ChoiceReport& choice, const Program& program, const Binding& binding) {
+  for (double operations : count_operations(program, binding)) choice.operations += operations;
+  choice.bytes = static_cast<std::int64_t>(binding.arena_bytes());
+}
+
 }  // namespace
 
+DataReport ModuleVariants::densities() {
+  std::lock_guard lock(mutex_);
+  DataReport report{.densities = with_sequences(last_), .chosen = last_.passes, .build_seconds = build_seconds_};
+  for (const auto& [chosen, count] : runs_) report.choices.push_back({.passes = chosen, .runs = count});
+  return report;
+}
+
 DataReport ModuleVariants::data_report(const OutputMask& seeded) {
-  DataReport report;
-  std::map<Names, std::int64_t> runs;
-  {
-    std::lock_guard lock(mutex_);
-    report.densities = last_.densities;
-    report.chosen = last_.passes;
-    runs = runs_;
-  }
-  if (runs.empty()) return report;
-  const std::shared_ptr<ReadyPlan> last = get(seeded, report.chosen)->plan->current();
-  const std::shared_ptr<const Binding> binding = last->executable->last_run();
-  runs.try_emplace({});  // what the others are compared with
-  for (const auto& [chosen, count] : runs) {
-    ChoiceReport& choice = report.choices.emplace_back(ChoiceReport{chosen, count});
-    if (binding == nullptr) continue;
-    const std::shared_ptr<ReadyPlan> plan = get(seeded, chosen)->plan->current();
-    const bool is_last = chosen == report.chosen;
-    const auto numbers = is_last ? binding : at_most(plan->executable->binding_for(shapes_of_inputs(*binding))).back();
-    if (!is_last && chosen.size() > 0) continue;
-    for (double operations : count_operations(*plan->program, *numbers)) choice.operations += operations;
-    choice.bytes = static_cast<std::int64_t>(numbers->arena_bytes());
+  DataReport report = densities();
+  if (report.densities.empty()) return report;
+  const Names none;
+  if (report.choices.front().passes != none) report.choices.insert(report.choices.begin(), ChoiceReport());
+  const auto last = get(seeded, report.chosen)->plan->current()->executable->last_run();
+  for (ChoiceReport& choice : report.choices) {
+    const std::shared_ptr<ReadyPlan> plan = get(seeded, choice.passes)->plan->current();
+    std::shared_ptr<const Binding> numbers = plan->executable->last_run();
+    if (choice.passes.empty() && last != nullptr) {  // what the others are compared with
+      numbers = at_most(plan->executable->binding_for(shapes_of_inputs(*last))).back();
+    }
+    if (numbers != nullptr) add_numbers(choice, *plan->program, *numbers);
   }
   return report;
 }

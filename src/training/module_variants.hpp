@@ -65,7 +65,9 @@ class ModuleVariants {
   /// The module with its gradients. Without `passes` it is a graph for other runtimes.
   ModuleGraph differentiated(const OutputMask& seeded, PassManager* passes) const;
 
-  /// Of the latest batch, how often which passes were chosen so far, and what a step with these gradients takes then.
+  /// What the latest batch is like, and how often which passes were chosen so far.
+  DataReport densities();
+  /// The same with what steps with these gradients take; builds the graph without passes to compare with.
   DataReport data_report(const OutputMask& seeded);
   /// Why passes that data decide on are not chosen.
   Reports refusals();
@@ -87,6 +89,7 @@ class ModuleVariants {
   std::shared_ptr<BufferPool> results_ = std::make_shared<BufferPool>();  // gradients, the same of all variants
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<ModuleVariant>> variants_;
+  double build_seconds_ = 0;
   DataChoice last_;
   std::map<Names, std::int64_t> runs_;  // by what was chosen
   std::map<Names, Report> refused_;     // choices that do not fit into the memory allowed

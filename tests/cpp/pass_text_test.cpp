@@ -100,7 +100,7 @@ std::string shown(const Report& r) {
 }
 
 std::string after(const Pass& pass, Graph& graph) {
-  PassManager manager({.disabled = {}, .verify = true}, {&pass, 1});
+  PassManager manager({.disabled = {}, .verify = true, .chosen = {std::string(pass.name)}}, {&pass, 1});
   if (pass.graphs == Graphs::files) {
     manager.run(graph, std::vector<std::string>{std::string(pass.name)});
   } else if (pass.graphs == Graphs::lowered) {

@@ -226,6 +226,7 @@ class SessionOptions(ctypes.Structure):
         ("cancel", ctypes.c_void_p),
         ("disabled_passes", ctypes.c_char_p),
         ("max_memory", ctypes.c_double),
+        ("sparse_threshold", ctypes.c_double),
     )
 
 

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 import torch
 
 import backpass
-from backpass.ortmodule import memory
+from backpass.ortmodule import density, memory
 from backpass.profile import Profile
 from backpass.torch import callbacks
 
 if TYPE_CHECKING:
     from backpass.ortmodule.manager import Manager
+    from backpass.ortmodule.options import RuntimeOptions
     from backpass.ortmodule.variant import Variant
+    from backpass.torch.runtime import EngineGraph
 
 _NOT_YET = "not available in this version"
+_MOVES = ("move_rows", "move_slices")
 
 
-def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
+def rows(manager: Manager, variant: Variant, graph: EngineGraph) -> list[tuple[str, bool, str]]:
     """Feature, whether it is on, and a note. What is not built is off, whatever the switches say."""
     options, exported = manager.options, variant.exported
     raised = options.fallback_policy.is_disabled()
@@ -31,14 +34,24 @@ def rows(manager: Manager, variant: Variant) -> list[tuple[str, bool, str]]:
         ("Custom Function", options.enable_custom_autograd_function, called),
         ("Memory Optimizer", *memory.note(options)),
         ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
-        (" - FLOP Reduction", False, _NOT_YET),
-        (" - Label Sparsity", False, _NOT_YET),
-        (" - Embed Sparsity", False, _NOT_YET),
+        (" - FLOP Reduction", *_moved(options, graph)),
+        (" - Label Sparsity", *density.note(options, density.LABELS, graph.session)),
+        (" - Embed Sparsity", *density.note(options, density.PADDING, graph.session)),
         ("Export Cache", bool(options.cache_dir), kept),
         ("Variable Shapes", variant.dynamic, _shapes_note(manager, variant)),
         ("Auto Fallback", not raised, "failures are raised" if raised else str(options.fallback_policy.name)),
         ("ZeRO Stage3 Support", False, _NOT_YET),
     ]
+
+
+def _moved(options: RuntimeOptions, graph: EngineGraph) -> tuple[bool, str]:
+    """Whether selections of rows and slices move to where they save most, and how many did."""
+    if not options.enable_compute_optimizer:
+        return False, "the compute optimizer is off"
+    if set(_MOVES) <= set(options.disabled_passes):
+        return False, "switched off"
+    count = sum(r.pass_name in _MOVES and r.bytes_saved != 0 for r in graph.session.pass_reports())
+    return True, f"{count} selection(s) of rows and slices moved" if count else "nothing to move in this module"
 
 
 def _shapes_note(manager: Manager, variant: Variant) -> str:
@@ -49,18 +62,16 @@ def _shapes_note(manager: Manager, variant: Variant) -> str:
     return "each set of shapes is exported by itself"
 
 
-def table(manager: Manager, variant: Variant, build_seconds: float) -> str:
-    """The start-up table."""
+def table(manager: Manager, variant: Variant, graph: EngineGraph) -> str:
+    """The start-up table, once a graph has run."""
     mode = "training" if variant.training else "inference"
-    found = rows(manager, variant)
+    found = rows(manager, variant, graph)
     width = max(len(name) for name, _, _ in found)
     lines = [f"ORTModule({manager.name}) was built for {mode}"]
     lines += [f"  {name:<{width}}  {'ON ' if on else 'OFF'}  {note}" for name, on, note in found]
     source = "read from the cache" if variant.from_cache else _split(variant)
-    total = variant.export_seconds + build_seconds
-    lines.append(
-        f"  ready after {total:.2f} s: export {variant.export_seconds:.2f} s ({source}), build {build_seconds:.2f} s"
-    )
+    export, build = variant.export_seconds, variant.build_seconds
+    lines.append(f"  ready after {export + build:.2f} s: export {export:.2f} s ({source}), build {build:.2f} s")
     lines.append(f"  Backpass {backpass.__version__}, torch {torch.__version__}")
     return "\n".join(lines)
 
@@ -69,11 +80,33 @@ def _split(variant: Variant) -> str:
     return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in variant.exported.seconds.items())
 
 
-def report(manager: Manager, variant: Variant, build_seconds: float) -> None:
-    """Logs the table, once for training and once for inference."""
-    if variant.training not in manager.reported:
-        manager.reported.add(variant.training)
-        manager.logger.warning("%s", table(manager, variant, build_seconds))
+class Looks:
+    """Tells what was found in the batches of a graph: after the first with the start-up table, which comes once for
+    training and once for inference; after each one where that is asked for."""
+
+    def __init__(self, manager: Manager, variant: Variant, graph: EngineGraph) -> None:
+        self._manager, self._variant, self._graph = manager, variant, graph
+        self._built = graph.session.densities().build_seconds  # before the first batch
+        self._step = 0
+
+    def __call__(self) -> None:
+        manager, session = self._manager, self._graph.session
+        if self._step == 0:
+            self._first()
+        if not manager.options.print_input_density:
+            self._graph.looked = None
+        elif (report := session.densities()).densities:
+            manager.logger.warning("%s", density.table(self._step, report))
+        self._step += 1
+
+    def _first(self) -> None:
+        manager, variant, report = self._manager, self._variant, self._graph.session.densities()
+        variant.build_seconds += report.build_seconds - self._built
+        for line in density.on_and_off(report):
+            manager.logger.info("%s", line)
+        if variant.training not in manager.reported:
+            manager.reported.add(variant.training)
+            manager.logger.warning("%s", table(manager, variant, self._graph))
 
 
 def explain(manager: Manager) -> str:
@@ -110,6 +143,7 @@ def _explained(number: int, variant: Variant) -> list[str]:
         )
     lines += _handed_over(variant, seconds)
     for graph in graphs:
+        lines += [f"  {line}" for line in density.explained(graph.session)]
         rewrites = graph.session.rewrites()
         lines.append(f"  {len(rewrites)} rewrites{':' if rewrites else ''}")
         lines += [f"    {line}" for line in rewrites]

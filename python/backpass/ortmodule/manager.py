@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from backpass import _core
-from backpass.ortmodule import features, io, memory
+from backpass.ortmodule import density, features, io, memory
 from backpass.ortmodule.alternatives import WAYS, Alternatives
 from backpass.ortmodule.cache import ExportCache
 from backpass.ortmodule.conditions import Checks, proper_parameters, undisturbed, without_traces
@@ -309,7 +309,8 @@ class Manager:
         options.num_threads = self.options.num_threads or torch.get_num_threads()
         options.optimize = self.options.enable_compute_optimizer
         options.profile = self.options.profile
-        options.disabled_passes = list(self.options.disabled_passes)
+        options.disabled_passes = [*self.options.disabled_passes, *density.disabled_passes(self.options)]
+        options.sparse_threshold = self.options.sparse_threshold
         options.max_memory = self.options.max_memory
         options.recompute = memory.recomputed(self.options)
         try:
@@ -330,9 +331,8 @@ class Manager:
         if requires_grad:
             save(graph.session.training_model, "optimized")
         save(graph.session.execution_model, "execution_model")
-        seconds = time.perf_counter() - begin
-        variant.build_seconds += seconds
-        features.report(self, variant, seconds)
+        variant.build_seconds += time.perf_counter() - begin
+        graph.looked = features.Looks(self, variant, graph)
         return graph
 
 

@@ -38,16 +38,16 @@ WITHOUT_EFFECT = {
     "ORTMODULE_ENABLE_MEM_EFFICIENT_GRAD_MGMT": "gradients are handed to torch without a copy",
     "ORTMODULE_ENABLE_ZERO_STAGE3": "ZeRO stage 3 is " + _NOT_YET,
     "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "what is computed again is found in the whole graph",
-    "ORTMODULE_ENABLE_LABEL_SPARSE_OPTIMIZER": "label sparsity is " + _NOT_YET,
-    "ORTMODULE_ENABLE_LABEL_SPARSITY_OPT": "label sparsity is " + _NOT_YET,
-    "ORTMODULE_ENABLE_EMBEDDING_SPARSE_OPTIMIZER": "embedding sparsity is " + _NOT_YET,
-    "ORTMODULE_ENABLE_SPARSE_OPTIMIZER": "label and embedding sparsity are " + _NOT_YET,
-    "ORTMODULE_ENABLE_INPUT_DENSITY_INSPECTOR": "input inspection is " + _NOT_YET,
-    "ORTMODULE_PRINT_INPUT_DENSITY": "input inspection is " + _NOT_YET,
 }
 _OLDEST_OPSET = 18  # that modules can be exported to
 # Read elsewhere: DebugOptions and json_config.
 _ELSEWHERE = {"ORTMODULE_LOG_LEVEL", "ORTMODULE_SAVE_ONNX_PATH", "ORTMODULE_JSON_CONFIG_PATH"}
+# Names that older releases of ONNX Runtime Training had for fields; today's win.
+_FORMER = {
+    "ORTMODULE_ENABLE_SPARSE_OPTIMIZER": ("enable_label_sparse_optimizer", "enable_embedding_sparse_optimizer"),
+    "ORTMODULE_ENABLE_LABEL_SPARSITY_OPT": ("enable_label_sparse_optimizer",),
+    "ORTMODULE_ENABLE_INPUT_DENSITY_INSPECTOR": ("print_input_density",),
+}
 
 
 def _variable(name: str, default: Any) -> Any:
@@ -63,7 +63,15 @@ class RuntimeOptions:
     enable_custom_autograd_function: bool = _variable("ORTMODULE_ENABLE_CUSTOM_AUTOGRAD", True)
     """Keep each torch.autograd.Function as one operator with its own backward. Off: such modules are refused."""
     enable_compute_optimizer: bool = _variable("ORTMODULE_ENABLE_COMPUTE_OPTIMIZER", True)
-    """Let the engine rewrite the graph. Off: every operator runs as it was exported."""
+    """Let the engine rewrite the graph. Off: every operator runs as it was exported, for every row."""
+    enable_label_sparse_optimizer: bool = _variable("ORTMODULE_ENABLE_LABEL_SPARSE_OPTIMIZER", True)
+    """Rows without a label are left out of what only the loss reads, in batches that have enough of them."""
+    enable_embedding_sparse_optimizer: bool = _variable("ORTMODULE_ENABLE_EMBEDDING_SPARSE_OPTIMIZER", True)
+    """Padding that nothing depends on is left out, in batches that have enough of it."""
+    sparse_threshold: float = 0.9
+    """Share of a batch's rows that are needed, below which the others are left out."""
+    print_input_density: bool = _variable("ORTMODULE_PRINT_INPUT_DENSITY", False)
+    """Print for each step how many rows of the batch are needed."""
     fallback_policy: FallbackPolicy = field(default=DEFAULT_POLICY, metadata={"variable": "ORTMODULE_FALLBACK_POLICY"})
     fallback_retry: bool = _variable("ORTMODULE_FALLBACK_RETRY", False)
     """After a fallback, try the engine again at each call."""
@@ -95,6 +103,8 @@ class RuntimeOptions:
             raise ValueError(f"num_threads: got {self.num_threads!r}, expected 0 to 1024")
         if not 0 <= self.max_memory < math.inf:
             raise ValueError(f"max_memory: got {self.max_memory!r}, expected bytes, a share from 0 to 1, or 0 for none")
+        if not 0 <= self.sparse_threshold <= 1:
+            raise ValueError(f"sparse_threshold: got {self.sparse_threshold!r}, expected a share from 0 to 1")
         if self.memory_opt_level not in (0, 1, 2):
             raise ValueError(f"memory_opt_level: got {self.memory_opt_level!r}, expected 0, 1 or 2")
         if self.dynamic_shapes not in ("auto", "always", "never"):
@@ -102,8 +112,13 @@ class RuntimeOptions:
 
     def with_environment(self, environment: Mapping[str, str], logger: logging.Logger) -> RuntimeOptions:
         """A copy in which environment variables have been followed; those that have no effect are reported."""
-        changes = {}
-        known = set()
+        changes = {
+            entry: _read(name, environment[name], True)
+            for name, entries in _FORMER.items()
+            if name in environment
+            for entry in entries
+        }
+        known = set(_FORMER)
         for entry in dataclasses.fields(self):
             name = entry.metadata.get("variable", "")
             known.add(name)

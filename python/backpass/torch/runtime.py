@@ -61,12 +61,26 @@ class EngineGraph:
         self.spent = Spent()
         self.watch: Callable[[str, Sequence[torch.Tensor]], None] | None = None
         """Called after each half of a training pass with its name and the inputs."""
+        self.looked: Callable[[], None] | None = None
+        """Called after each forward pass, which has looked at its data: see ``session.densities()``."""
         self._excess = 0  # bytes that were warned of
+        self._read: dict[int, tuple[list[int], list[int]]] = {}  # by graph of the session
         self._is_random = self.session.is_random()
         self._calls_torch = b"PythonOp" in model or b"org.pytorch.aten" in model  # which may draw numbers of its own
         self._wanted = [places[name] for name in self.requires_grad]
         self.flat_outputs = [i for i, yes in enumerate(self.session.differentiable_outputs()) if not yes]
-        self.read_inputs, self.read_outputs = self.session.read_by_backward()
+
+    @property
+    def read_inputs(self) -> list[int]:
+        """Numbers of the inputs that the backward pass reads; those of a batch with much to leave out may differ."""
+        return self.session.read_by_backward()[0]
+
+    def read_by(self, pending: _core.Pending) -> tuple[list[int], list[int]]:
+        """Numbers of the inputs and outputs that the backward pass of a forward pass reads."""
+        found = self._read.get(pending.graph)
+        if found is None:
+            found = self._read[pending.graph] = pending.read_by_backward()
+        return found
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs; with gradients wanted and enabled they are part of autograd's graph."""
@@ -97,6 +111,8 @@ class EngineGraph:
         outputs, pending = self.session.forward(given, keep, seed)
         self.spent.forwards += 1
         self.spent.forward_seconds += time.perf_counter() - begin
+        if self.looked is not None:
+            self.looked()
         if self.watch is not None and keep:
             self.watch("post_forward", given)
         return outputs, pending, numbers
@@ -106,12 +122,8 @@ class EngineGraph:
         given = [None if seed is None else dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
         _check_unchanged(run, range(len(run.inputs)) if repeats else run.read, repeats)
-        try:
-            with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
-                found = self.session.backward(run.pending, given, _keeps_graph())
-        finally:
-            if repeats:  # from now on the session expects these gradients, also when computing them failed
-                self.read_inputs, self.read_outputs = self.session.read_by_backward()
+        with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
+            found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:
             self._warn_of_memory()
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
@@ -192,11 +204,11 @@ class _Run(torch.autograd.Function):
         ctx.graph = graph
         ctx.inputs = inputs
         ctx.versions = [t._version for t in inputs]
-        ctx.read = graph.read_inputs
+        ctx.read, read_outputs = graph.read_by(ctx.pending)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(outputs[i] for i in graph.flat_outputs))
-        if graph.read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
-            ctx.save_for_backward(*(outputs[i] for i in graph.read_outputs))
+        if read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
+            ctx.save_for_backward(*(outputs[i] for i in read_outputs))
         return tuple(outputs)
 
     @staticmethod

@@ -1,5 +1,7 @@
-// LabelledRows: the places of the labels that a loss does not ignore.
+// LabelledRows: the places of the labels that a loss does not ignore. With `classes`, labels are looked at as `loss`
+// would: it sees those that are left alone, and could not tell at which place a wrong one was.
 #include "graph/op.hpp"
+#include "ops/losses/loss.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -25,6 +27,15 @@ Tensor places_of(const Tensor& labels, std::int64_t ignored) {
   return places;
 }
 
+void check_labels(const Node& node, const Tensor& labels, std::int64_t ignored) {
+  if (!node.has_attribute("classes")) return;
+  const std::int64_t classes = node.attr_int("classes");
+  const std::string loss = node.attr_string("loss", node.label());
+  visit_index(labels.dtype(), [&]<class I>() {
+    for (std::int64_t i = 0; i < labels.size(); ++i) checked_label(labels.as<I>(), i, classes, ignored, loss);
+  });
+}
+
 Tensor all_places(std::int64_t n) {
   Tensor places(DType::int64, {n});
   for (std::int64_t i = 0; i < n; ++i) places.as<std::int64_t>()[i] = i;
@@ -37,7 +48,9 @@ void compute(ComputeContext& c) {
     c.outputs[0] = all_places(labels.size());
     return;
   }
-  visit_index(labels.dtype(), [&]<class I>() { c.outputs[0] = places_of<I>(labels, c.node.attr_int("ignore_index")); });
+  const std::int64_t ignored = c.node.attr_int("ignore_index");
+  check_labels(c.node, labels, ignored);
+  visit_index(labels.dtype(), [&]<class I>() { c.outputs[0] = places_of<I>(labels, ignored); });
 }
 
 const Register kLabelledRows({.name = "LabelledRows",

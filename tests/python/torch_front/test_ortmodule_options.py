@@ -99,12 +99,12 @@ def test_variables_without_effect_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ORTMODULE_USE_TRITON", "1")
-    monkeypatch.setenv("ORTMODULE_ENABLE_LABEL_SPARSE_OPTIMIZER", "1")
+    monkeypatch.setenv("ORTMODULE_ENABLE_ZERO_STAGE3", "1")
     monkeypatch.setenv("ORTMODULE_NO_SUCH_SWITCH", "1")
     with caplog.at_level(logging.WARNING, LOGGER.name):
         ORTModule(net())
     assert "ORTMODULE_USE_TRITON=1 has no effect: Backpass runs on CPUs" in caplog.text
-    assert "label sparsity is not available in this version" in caplog.text
+    assert "ZeRO stage 3 is not available in this version" in caplog.text
     assert "ORTMODULE_NO_SUCH_SWITCH is not an environment variable of ORTModule" in caplog.text
 
 
@@ -196,7 +196,9 @@ def test_table_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
         "ORTModule(Sequential) was built for training",
         "ATen Executor        OFF  every operator runs in the engine",
         "Compute Optimizer    ON ",
-        "- Label Sparsity    OFF  not available in this version",
+        "- FLOP Reduction    ON   nothing to move in this module",
+        "- Label Sparsity    OFF  no loss of this module leaves labels out",
+        "- Embed Sparsity    OFF  no padding was recognised in this module",
         "Auto Fallback        OFF  failures are raised",
         "ready after",
         "Backpass 0.1.0, torch 2.13",
