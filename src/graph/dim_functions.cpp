@@ -213,8 +213,20 @@ Dim where_not_empty(const Dim& d) {
   return d.substituted(choices);
 }
 
+namespace {
+
+/// Something else, which is not 0 either, already stands for 0 in it.
+bool is_never_zero(const Dim& d) {
+  std::int64_t shift = 0;
+  const Atom* atom = shifted_atom(d, shift);
+  return atom != nullptr && shift == 0 && atom->kind == Atom::Kind::or_else && surely_at_least(atom->operands[1], 1);
+}
+
+}  // namespace
+
 Dim unless_zero(const Dim& a, const Dim& b) {
   if (a.is_known()) return a.is(0) ? b : a;
+  if (is_never_zero(a)) return a;
   std::int64_t shift = 0;
   const Atom* inner = shifted_atom(b, shift);
   if (inner != nullptr && shift == 0 && inner->kind == Atom::Kind::or_else && inner->operands[0] == a) return b;

@@ -29,25 +29,99 @@ void gather_rows(const std::string& label, const GatherShape& s, const T* data, 
   });
 }
 
-/// Threads own columns, so that every sum runs in the order of the indices.
+/// Each block is added up by one thread, in the order of the indices.
 template <class T, class I>
-void add_rows(const std::string& label, const GatherShape& s, const T* updates, const I* indices, T* out) {
-  constexpr std::int64_t kColumns = 64;
-  for (std::int64_t j = 0; j < s.count; ++j) checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
-  if (s.inner == 0) return;
-  std::int64_t width = std::min(s.inner, kColumns);
-  std::int64_t strips = (s.inner + width - 1) / width;
-  parallel_for(s.outer * strips, grain_for(s.count * width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t item = begin; item < end; ++item) {
-      std::int64_t o = item / strips;
-      std::int64_t first = (item % strips) * width;
-      std::int64_t last = std::min(s.inner, first + width);
+void add_narrow_rows(const GatherShape& s, const T* updates, const I* indices, T* out) {
+  parallel_for(s.outer * s.extent * s.inner, 1 << 16,
+               [&](std::int64_t begin, std::int64_t end) { std::fill(out + begin, out + end, T(0)); });
+  parallel_for(s.outer, grain_for(s.count * s.inner), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o) {
       T* block = out + o * s.extent * s.inner;
       const T* from = updates + o * s.count * s.inner;
       for (std::int64_t j = 0; j < s.count; ++j) {
         auto index = static_cast<std::int64_t>(indices[j]);
         T* row = block + (index < 0 ? index + s.extent : index) * s.inner;
-        for (std::int64_t k = first; k < last; ++k) row[k] += from[j * s.inner + k];
+        for (std::int64_t k = 0; k < s.inner; ++k) row[k] += from[j * s.inner + k];
+      }
+    }
+  });
+}
+
+/// Which updates each row gets, in order: first[row], then next[j] after j; -1 ends.
+struct UpdateLists {
+  std::int64_t* first;
+  std::int64_t* next;
+
+  template <class I>
+  UpdateLists(const std::string& label, const GatherShape& s, const I* indices, std::int64_t* room)
+      : first(room), next(room + s.extent) {
+    std::fill_n(first, s.extent, -1);
+    for (std::int64_t j = s.count; j-- > 0;) {
+      const std::int64_t row = checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
+      next[j] = first[row];
+      first[row] = j;
+    }
+  }
+};
+
+/// to = start(to) + from, in blocks of a fixed size, which compilers turn into vectors.
+template <class T, class Start>
+void add_run(const T* __restrict from, std::int64_t n, T* __restrict to, const Start& start) {
+  constexpr std::int64_t kBlock = 32;
+  std::int64_t k = 0;
+  for (; k + kBlock <= n; k += kBlock) {
+    for (std::int64_t i = 0; i < kBlock; ++i) to[k + i] = start(to[k + i]) + from[k + i];
+  }
+  for (; k < n; ++k) to[k] = start(to[k]) + from[k];
+}
+
+/// Every row is written once. Few rows are cut into more pieces, for threads to share.
+template <class T>
+void add_wide_rows(const GatherShape& s, const T* updates, const UpdateLists& lists, T* out) {
+  const std::int64_t width = std::min<std::int64_t>(s.inner, s.extent < 32 ? 64 : 512);
+  const std::int64_t strips = (s.inner + width - 1) / width;
+  const std::int64_t work = width * (1 + s.count / std::max<std::int64_t>(s.extent, 1));
+  parallel_for(s.outer * s.extent * strips, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t row = item / strips;
+      const std::int64_t column = (item % strips) * width;
+      const std::int64_t n = std::min(width, s.inner - column);
+      const T* from = updates + row / s.extent * s.count * s.inner + column;
+      T* to = out + row * s.inner + column;
+      std::int64_t j = lists.first[row % s.extent];
+      if (j < 0) {
+        std::fill_n(to, n, T(0));
+        continue;
+      }
+      add_run(from + j * s.inner, n, to, [](T) { return T(0); });  // not a copy: -0 becomes 0
+      while ((j = lists.next[j]) >= 0) add_run(from + j * s.inner, n, to, [](T sum) { return sum; });
+    }
+  });
+}
+
+constexpr std::int64_t kWide = 16;
+
+template <class T, class I>
+void add_rows(const std::string& label, const GatherShape& s, const T* updates, const I* indices, T* out,
+              std::int64_t* room) {
+  if (s.inner >= kWide) return add_wide_rows(s, updates, UpdateLists(label, s, indices, room), out);
+  for (std::int64_t j = 0; j < s.count; ++j) checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
+  add_narrow_rows(s, updates, indices, out);
+}
+
+template <class T, class I>
+void put_rows(const std::string& label, const GatherShape& s, const T* rows, const I* indices, T* out,
+              std::int64_t* room) {
+  std::fill_n(room, s.extent, -1);
+  for (std::int64_t j = 0; j < s.count; ++j) {
+    room[checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent)] = j;
+  }
+  parallel_for(s.extent, grain_for(s.inner), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      if (room[row] < 0) {
+        std::fill_n(out + row * s.inner, s.inner, T{});
+      } else {
+        std::copy_n(rows + room[row] * s.inner, s.inner, out + row * s.inner);
       }
     }
   });
@@ -69,13 +143,20 @@ void gather(const std::string& label, DType dtype, DType index_type, const Gathe
 }
 
 void gather_grad(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* updates,
-                 const void* indices, void* out) {
+                 const void* indices, void* out, std::int64_t* room) {
   visit_index(index_type, [&]<class I>() {
     visit_real(dtype, [&]<class T>() {
-      T* to = static_cast<T*>(out);
-      parallel_for(shape.outer * shape.extent * shape.inner, 1 << 16,
-                   [&](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, T(0)); });
-      add_rows(label, shape, static_cast<const T*>(updates), static_cast<const I*>(indices), to);
+      add_rows(label, shape, static_cast<const T*>(updates), static_cast<const I*>(indices), static_cast<T*>(out),
+               room);
+    });
+  });
+}
+
+void put_rows(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* rows,
+              const void* indices, void* out, std::int64_t* room) {
+  visit_index(index_type, [&]<class I>() {
+    visit_storage(dtype, [&]<class T>() {
+      put_rows(label, shape, static_cast<const T*>(rows), static_cast<const I*>(indices), static_cast<T*>(out), room);
     });
   });
 }

@@ -35,7 +35,12 @@ void gather(const std::string& label, DType dtype, DType index_type, const Gathe
             const void* indices, void* out);
 
 /// out = 0; out[o, indices[j], :] += updates[o, j, :], in the order of j whatever the number of threads. Real types.
+/// `room` is scratch memory for extent + count numbers.
 void gather_grad(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* updates,
-                 const void* indices, void* out);
+                 const void* indices, void* out, std::int64_t* room);
+
+/// out = 0; out[indices[j], :] = rows[j, :], of equal indices the last. One block; `room` as for gather_grad.
+void put_rows(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* rows,
+              const void* indices, void* out, std::int64_t* room);
 
 }  // namespace backpass::kernels

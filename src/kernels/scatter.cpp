@@ -12,22 +12,39 @@ namespace {
 constexpr std::int64_t kColumns = 256;
 
 template <class T>
+void combine(Reduction reduction, std::int64_t n, const T* from, T* to) {
+  if (reduction == Reduction::none) {
+    std::copy_n(from, n, to);
+    return;
+  }
+  if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, Bytes16>) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = combined(reduction, to[i], from[i]);
+  }
+}
+
+/// Slices one behind the other, none of which overlap.
+bool ascend(std::span<const std::int64_t> offsets, std::int64_t slice) {
+  return std::adjacent_find(offsets.begin(), offsets.end(),
+                            [=](std::int64_t a, std::int64_t b) { return b < a + slice; }) == offsets.end();
+}
+
+/// Slices that may overlap are combined in order: threads own columns then.
+template <class T>
 void combine_slices(Reduction reduction, std::span<const std::int64_t> offsets, std::int64_t slice, const T* updates,
                     T* out) {
   auto count = static_cast<std::int64_t>(offsets.size());
-  parallel_for(slice, std::max(kColumns, grain_for(count)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t j = 0; j < count; ++j) {
-      const T* from = updates + j * slice;
-      T* to = out + offsets[static_cast<std::size_t>(j)];
-      if (reduction == Reduction::none) {
-        std::copy(from + begin, from + end, to + begin);
-        continue;
-      }
-      if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, Bytes16>) {
-        for (std::int64_t i = begin; i < end; ++i) to[i] = combined(reduction, to[i], from[i]);
-      }
+  auto slices = [&](std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t j = first; j < last; ++j) {
+      combine(reduction, end - begin, updates + j * slice + begin, out + offsets[static_cast<std::size_t>(j)] + begin);
     }
-  });
+  };
+  if (ascend(offsets, slice)) {
+    parallel_for(count, grain_for(slice),
+                 [&](std::int64_t first, std::int64_t last) { slices(first, last, 0, slice); });
+  } else {
+    parallel_for(slice, std::max(kColumns, grain_for(count)),
+                 [&](std::int64_t begin, std::int64_t end) { slices(0, count, begin, end); });
+  }
 }
 
 /// Moving needs only the size of an element; arithmetic its type.

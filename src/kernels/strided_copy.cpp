@@ -132,9 +132,12 @@ void copy_elements(DType dtype, const void* from, void* to, std::int64_t count) 
 }
 
 void fill_elements(DType dtype, const void* value, void* to, std::int64_t count) {
-  std::int64_t zero = 0;
-  std::int64_t one = 1;
-  StridedCopy(dtype, {&count, 1}, {&zero, 1}, {&one, 1})(value, to);
+  visit_storage(dtype, [&]<class T>() {
+    const T element = *static_cast<const T*>(value);
+    T* out = static_cast<T*>(to);
+    parallel_for(count, 1 << 16,
+                 [&](std::int64_t begin, std::int64_t end) { std::fill(out + begin, out + end, element); });
+  });
 }
 
 }  // namespace backpass::kernels

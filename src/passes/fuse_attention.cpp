@@ -169,7 +169,9 @@ class Fusion {
 
 /// What FusedAttention computes. Without dropout nothing is gained.
 bool is_fusable(const WrittenAttention& found) {
-  if (found.dropout == nullptr || found.masks.size() > 1) return false;
+  const bool hides_nan =
+      found.flag != nullptr && found.flag->producer != nullptr && found.flag->producer->op == "IsNaN";
+  if (found.dropout == nullptr || found.masks.size() > 1 || hides_nan) return false;
   if (found.masks.empty()) return true;
   const WrittenMask& mask = found.masks.front();
   return mask.kind == WrittenMask::Kind::added || (mask.kind == WrittenMask::Kind::seen && mask.value == found.flag);

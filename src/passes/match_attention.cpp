@@ -5,31 +5,15 @@
 #include <limits>
 
 #include "graph/op.hpp"
-#include "ops/read_scalar.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
-
-std::size_t rank_of(const Value* v) {
-  return v != nullptr && v->type.is_tensor() && v->type.shape ? v->type.shape->size() : 0;
-}
-
-/// The one number that a constant holds.
-std::optional<double> number_of(const Value* v) {
-  if (v == nullptr || !v->constant || v->constant->size() != 1 || v->constant->dtype() == DType::string)
-    return std::nullopt;
-  return read_scalar(v->constant->dtype(), v->constant->data());
-}
+using namespace pattern;
 
 bool is_last_axis(std::int64_t axis, const Value* v) {
   return axis == -1 || axis + 1 == static_cast<std::int64_t>(rank_of(v));
-}
-
-bool is_identity(const Node* node) {
-  if (is_op(node, "Cast")) return node->input(0)->type.dtype == node->output(0)->type.dtype;
-  return is_op(node, "Identity");
 }
 
 /// The number, if its softmax is 0 beside any score that is worth the name.
@@ -102,7 +86,8 @@ class Matcher {
     Value* scores = before_softmax(before_dropout(skip(found_.result->input(0))));
     if (scores == nullptr || !take_masks_and_product(scores)) return std::nullopt;
     decide_unseen();
-    return fits() && puts_unseen_to_zero() ? std::optional(found_) : std::nullopt;
+    if (is_put_to_zero_by_mask() && found_.masks.size() > 1) return std::nullopt;  // others hide keys from it
+    return fits() ? std::optional(found_) : std::nullopt;
   }
 
  private:
@@ -130,14 +115,23 @@ class Matcher {
     take(outer);
     const bool chooses = number_of(outer->input(2)) == 0;
     if (!chooses && number_of(outer->input(1)) != 0) return nullptr;
-    Value* x = take_softmax(skip(outer->input(chooses ? 1 : 2)));
-    Node* inner = x == nullptr ? nullptr : x->producer;
+    Value* kept = skip(outer->input(chooses ? 1 : 2));
+    Value* x = take_softmax(kept);
+    if (x == nullptr || (!chooses && is_no_number(outer->input(0), kept))) return x;
+    Node* inner = x->producer;
     if (!is_op(inner, "Where") || inner->input(0) != outer->input(0)) return nullptr;
     found_.flag = outer->input(0);
     const std::optional<Choice> choice = choice_of(inner);
     if (choice) return (choice->mask.kind == WrittenMask::Kind::seen) == chooses ? x : nullptr;
     take(inner);
     return !chooses && is_unseen(inner->input(0), inner->input(2)) ? inner->input(2) : nullptr;
+  }
+
+  /// Whether `flag` says where these probabilities are no numbers.
+  bool is_no_number(Value* flag, const Value* probabilities) {
+    if (!is_op(flag->producer, "IsNaN") || skip(flag->producer->input(0)) != probabilities) return false;
+    found_.flag = take(flag->producer)->output(0);
+    return true;
   }
 
   Value* take_softmax(Value* probabilities) {
@@ -183,15 +177,20 @@ class Matcher {
     return node->input(*scores);
   }
 
+  bool is_put_to_zero_by_mask() const {
+    return std::any_of(found_.masks.begin(), found_.masks.end(),
+                       [&](const WrittenMask& mask) { return mask.value == found_.flag; });
+  }
+
   void decide_unseen() {
     const auto& masks = found_.masks;
     auto is_finite = [&](const WrittenMask& m) {
       return m.kind != WrittenMask::Kind::added && m.lowest == masks.front().lowest && std::isfinite(m.lowest);
     };
-    if (found_.flag != nullptr) {
-      found_.unseen = Unseen::zero;
-    } else if (!masks.empty() && std::all_of(masks.begin(), masks.end(), is_finite)) {
+    if (!is_put_to_zero_by_mask() && !masks.empty() && std::all_of(masks.begin(), masks.end(), is_finite)) {
       found_.unseen = Unseen::all;
+    } else if (found_.flag != nullptr) {
+      found_.unseen = Unseen::zero;
     }
   }
 
@@ -227,17 +226,6 @@ class Matcher {
       const DType wanted = mask.kind == WrittenMask::Kind::added ? dtype : DType::boolean;
       return mask.value->type.dtype == wanted && masks(mask.value, scores);
     });
-  }
-
-  /// Whether those that are put to zero are those that see no key, and no others.
-  bool puts_unseen_to_zero() const {
-    auto is_flag = [&](const WrittenMask& mask) { return mask.value == found_.flag; };
-    auto is_finite = [](const WrittenMask& mask) {
-      return mask.kind != WrittenMask::Kind::added && std::isfinite(mask.lowest);
-    };
-    const auto& masks = found_.masks;
-    if (std::any_of(masks.begin(), masks.end(), is_flag)) return masks.size() == 1;
-    return found_.flag == nullptr || std::none_of(masks.begin(), masks.end(), is_finite);
   }
 
   WrittenAttention found_;

@@ -34,7 +34,8 @@ struct WrittenAttention {
   Value* keys = nullptr;           ///< [..., size, keys]
   Value* v = nullptr;              ///< [..., keys, size of values]
   std::vector<WrittenMask> masks;  ///< in the order they are applied
-  Value* flag = nullptr;  ///< by which probabilities are put to zero: a boolean mask, or who sees no key; or null
+  Value* flag = nullptr;  ///< by which probabilities are put to zero: a boolean mask, who sees no key, or where they
+                          ///< are no numbers; or null
   double scale = 1;       ///< of the scores
   Unseen unseen = Unseen::nan;
   NodeSet nodes;  ///< everything from scores to result

@@ -319,8 +319,7 @@ void RowPacker::pack_site(RowNeeds::Site& site) {
   };
   const Dim batch = floor_div(layouts.q.row_count(), a.queries());
   auto heads = [&](std::int64_t given, const RowLayout& layout) {
-    const Shape kept = layout.kept_extents();
-    return given != 0 ? given : kept.size() > 1 ? kept[0].value() : 1;
+    return given != 0 ? given : width_of(layout) / a.q->type.shape->back().value();
   };
   AttributeList attributes = a.attributes;
   attributes.emplace_back("q_num_heads", heads(a.heads, layouts.q));

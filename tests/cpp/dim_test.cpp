@@ -84,6 +84,7 @@ TEST(Dim, BroadcastingLeavesOpenWhatMayBeOne) {
 TEST(Dim, ZeroStandsForSomethingElse) {
   EXPECT_EQ(unless_zero(kA + 1, kB), kA + 1);
   EXPECT_EQ(unless_zero(kA, kA * kB), kA) << "where a is 0 so is a*b";
+  EXPECT_EQ(unless_zero(unless_zero(kA, 3), kB), unless_zero(kA, 3)) << "which is never 0";
   EXPECT_EQ(unless_zero(kA, kB).substituted({{"a", Dim(0)}}), kB);
   EXPECT_EQ(unless_zero(kA * kB, kA).substituted({{"b", Dim(0)}}), kA);
   EXPECT_EQ(where_not_empty(floor_div(kA * kB, unless_zero(kA, 3))), kB);

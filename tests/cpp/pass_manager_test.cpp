@@ -87,9 +87,9 @@ TEST(PassManager, OnlyWhatChangesGradientsRunsBeforeDifferentiation) {
   PassManager manager({}, kEveryPass);
   std::unique_ptr<Graph> graph = chain();
   manager.run(*graph, Side::before);
-  ASSERT_EQ(manager.times().size(), 2U);
-  EXPECT_EQ(manager.times().front().pass, "fuse_attention");
-  EXPECT_EQ(manager.times().back().pass, "chunk_loss");
+  std::vector<std::string> names;
+  for (const PassTime& time : manager.times()) names.push_back(time.pass);
+  EXPECT_EQ(names, (std::vector<std::string>{"recognise_gelu", "recognise_norms", "fuse_attention", "chunk_loss"}));
 }
 
 TEST(PassManager, ReportsSayWhoDidWhat) {

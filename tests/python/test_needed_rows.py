@@ -166,7 +166,7 @@ def test_causal_reach_ends_at_the_last_asked_row() -> None:
     [
         (
             {"asked": [np.array([0, 6])]},
-            r"\[backpass.NeededRows 'needed'\] asked 0: got place 6 at position 1, expected",
+            r"\[backpass.NeededRows 'needed'\] asked 0: got place 6 at position 1, exp",
         ),
         ({"asked": [np.array([0]), np.array([-1])]}, r"asked 1: got place -1 at position 0"),
         ({"masks": [Mask(np.ones((2, 4), bool))]}, r"mask 0: got \[2,4\], expected .* broadcasts to \[2,heads,3,3\]"),

@@ -108,7 +108,7 @@ def as_bytes(c: Case, flat: np.ndarray) -> np.ndarray:
     return flat.reshape(rows, flat.size // rows)[list(c.places)].reshape(-1)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 def test_values_and_gradients_are_those_of_the_whole(seed: int) -> None:
     c = made_up(seed)
     x, dy = c.whole(seed), c.whole(seed + 1)
@@ -119,7 +119,7 @@ def test_values_and_gradients_are_those_of_the_whole(seed: int) -> None:
             np.testing.assert_array_equal(got.reshape(-1), as_bytes(c, all_))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_masks_are_those_of_the_whole(seed: int) -> None:
     c = made_up(1000 + seed)
     x = c.whole(seed)
@@ -156,7 +156,7 @@ def test_the_mask_is_drawn_again_and_not_kept() -> None:
     [
         (
             {"places": (0, -1), "shape": (2,)},
-            r"\[backpass.RowDropout 'y'\] places: got -1 at position 1, expected one in \[0, ",
+            r"\[backpass.RowDropout 'y'\] places: got -1 at position 1, expected one",
         ),
         ({"places": (0, 2**62), "shape": (2,)}, r"places: got 4611686018427387904 at"),
         ({"ratio": 1.0}, r"ratio: got 1, expected \[0, 1\)"),

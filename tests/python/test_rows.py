@@ -12,7 +12,7 @@ from backpass import _core
 from token_graphs import TokenGraph, token_graph
 
 ALWAYS = ("move_rows",)
-BY_DATA = "skip_padding"
+BY_DATA = "skip_ignored_labels,skip_padding"
 SEED = 7
 
 
@@ -44,11 +44,20 @@ def differences(one: list, other: list) -> float:
     return worst
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_left_out_rows_change_nothing(seed: int) -> None:
-    graph = token_graph(seed)
+def check(seed: int, dtype: type, bound: float) -> None:
+    graph = token_graph(seed, dtype)
     outputs, gradients, _ = run(graph, "", ALWAYS)
     for chosen in ("", BY_DATA):
         found, slopes, said = run(graph, chosen)
-        assert differences(found, outputs) < 1e-5, said
-        assert differences(slopes, gradients) < 1e-5, said
+        assert differences(found, outputs) < bound, said
+        assert differences(slopes, gradients) < bound, said
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TOKEN_GRAPHS", "120"))))
+def test_left_out_rows_change_nothing(seed: int) -> None:
+    check(seed, np.float64, 1e-10)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1020))
+def test_left_out_rows_change_nothing_in_float32(seed: int) -> None:
+    check(seed, np.float32, 1e-4)

@@ -11,7 +11,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 WORDS = 23
-LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass
@@ -26,7 +25,7 @@ class _Writer:
     rng: random.Random
     batch: int
     length: int
-    dynamic: bool
+    dtype: type
     nodes: list = field(default_factory=list)
     constants: list = field(default_factory=list)
     parameters: dict[str, np.ndarray] = field(default_factory=dict)
@@ -50,8 +49,12 @@ class _Writer:
     def parameter(self, *shape: int) -> str:
         name = self.name("w")
         numbers = np.random.default_rng(self.count + 977 * self.rng.randrange(1000))
-        self.parameters[name] = (numbers.standard_normal(shape) * 0.4).astype(np.float32)
+        self.parameters[name] = (numbers.standard_normal(shape) * 0.4).astype(self.dtype)
         return name
+
+    @property
+    def lowest(self) -> float:
+        return float(np.finfo(self.dtype).min)
 
     # What networks do to tokens.
 
@@ -118,7 +121,7 @@ class _Writer:
         q = self.heads(x, width, heads, [0, 2, 1, 3])
         k = self.heads(x, width, heads, [0, 2, 3, 1])
         v = self.heads(x, width, heads, [0, 2, 1, 3])
-        scale = self.constant((width // heads) ** -0.5, np.float32)
+        scale = self.constant((width // heads) ** -0.5, self.dtype)
         before = self.rng.random() < 0.5
         scores = self.op("MatMul", [self.op("Mul", [q, scale]) if before else q, k])
         scores = scores if before else self.op("Mul", [scores, scale])
@@ -144,12 +147,12 @@ class _Writer:
             return self.op("Softmax", [scores], axis=-1)
         seen = self.seen()
         if kind == "added":
-            added = self.op("Where", [seen, self.constant(0.0, np.float32), self.constant(LOWEST, np.float32)])
+            added = self.op("Where", [seen, self.constant(0.0, self.dtype), self.constant(self.lowest, self.dtype)])
             return self.op("Softmax", [self.op("Add", [scores, added])], axis=-1)
-        hidden = LOWEST if kind != "infinite" else -1e38
-        masked = self.op("Where", [seen, scores, self.constant(hidden, np.float32)])
+        hidden = self.lowest if kind != "infinite" else -np.inf
+        masked = self.op("Where", [seen, scores, self.constant(hidden, self.dtype)])
         p = self.op("Softmax", [masked], axis=-1)
-        return self.op("Where", [seen, p, self.constant(0.0, np.float32)]) if kind == "zeroed" else p
+        return self.op("Where", [seen, p, self.constant(0.0, self.dtype)]) if kind == "zeroed" else p
 
     # Ends.
 
@@ -173,17 +176,17 @@ class _Writer:
         self.outputs.append(self.op("ReduceMean", [self.op("Tanh", [self.linear(y, width, 3)])], keepdims=0))
 
 
-def token_graph(seed: int, dynamic: bool | None = None) -> TokenGraph:
+def token_graph(seed: int, dtype: type = np.float64) -> TokenGraph:
     rng = random.Random(seed)
     numbers = np.random.default_rng(seed)
     batch, length = rng.choice([1, 2, 3, 5]), rng.choice([1, 2, 4, 7])
-    dynamic = rng.random() < 0.5 if dynamic is None else dynamic
-    w = _Writer(rng, batch, length, dynamic)
+    dynamic = rng.random() < 0.5
+    w = _Writer(rng, batch, length, dtype)
     width = rng.choice([4, 6, 8])
     x = w.op("Gather", [w.parameter(WORDS, width), "ids"], axis=0)
     if rng.random() < 0.5:
-        places = numbers.standard_normal((1, length, width)).astype(np.float32)
-        x = w.op("Add", [x, w.constant(places, np.float32)])
+        places = numbers.standard_normal((1, length, width))
+        x = w.op("Add", [x, w.constant(places, dtype)])
     for _ in range(rng.randrange(1, 7)):
         x = w.layer(x, width)
         if rng.random() < 0.1:
@@ -191,8 +194,9 @@ def token_graph(seed: int, dynamic: bool | None = None) -> TokenGraph:
     w.end(x, width)
     tokens = ["batch", "length"] if dynamic else [batch, length]
     inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, tokens) for n in ("ids", "mask", "labels")]
-    inputs += [helper.make_tensor_value_info(n, TensorProto.FLOAT, p.shape) for n, p in w.parameters.items()]
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in dict.fromkeys(w.outputs)]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs += [helper.make_tensor_value_info(n, kind, p.shape) for n, p in w.parameters.items()]
+    outputs = [helper.make_tensor_value_info(n, kind, None) for n in dict.fromkeys(w.outputs)]
     graph = helper.make_graph(w.nodes, "tokens", inputs, outputs, w.constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return TokenGraph(model.SerializeToString(), w.parameters, token_data(numbers, batch, length))

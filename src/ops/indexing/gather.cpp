@@ -75,8 +75,10 @@ Kernel prepare_gather_grad(PrepareContext& c) {
   auto shape = shape_of(data, c.axis(c.node.attr_int("axis", 0), data.size()), c.in(1).size());
   c.require(c.in(2).size() == shape.outer * shape.count * shape.inner, "gradient: got ", shown(c.in(2).dims),
             ", expected ", shape.outer * shape.count * shape.inner, " elements to scatter into ", shown(data));
+  const std::size_t room = c.reserve(byte_size(DType::int64, shape.extent + shape.count));
   return [=, label = c.node.label()](const KernelArgs& args) {
-    kernels::gather_grad(label, dtype, index_type, shape, args.inputs[2], args.inputs[1], args.outputs[0]);
+    kernels::gather_grad(label, dtype, index_type, shape, args.inputs[2], args.inputs[1], args.outputs[0],
+                         reinterpret_cast<std::int64_t*>(args.scratch + room));
   };
 }
 

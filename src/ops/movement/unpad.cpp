@@ -5,10 +5,8 @@
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
 #include "kernels/gather.hpp"
-#include "kernels/scatter.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
-#include "support/visit.hpp"
 
 namespace backpass {
 namespace {
@@ -64,23 +62,13 @@ Kernel prepare_pad(PrepareContext& c) {
   const Dims& out = c.out(0).dims;
   DType dtype = c.in(0).dtype;
   DType index_type = c.in(1).dtype;
-  std::int64_t rows = out[0] * out[1];
-  std::int64_t inner = product(out, 2, out.size());
   std::int64_t count = c.in(1).size();
+  kernels::GatherShape shape{1, out[0] * out[1], product(out, 2, out.size()), count};
   c.require(c.in(0).dims[0] == count, "got ", c.in(0).dims[0], " rows and ", count, " indices, expected as many");
-  std::size_t scratch = c.reserve(byte_size(DType::int64, count));
+  std::size_t room = c.reserve(byte_size(DType::int64, shape.extent + count));
   return [=, label = c.node.label()](const KernelArgs& args) {
-    auto* offsets = reinterpret_cast<std::int64_t*>(args.scratch + scratch);
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::int64_t index = kernels::read_index(index_type, args.inputs[1], i);
-      offsets[i] = kernels::checked_index(label, index, i, rows) * inner;
-    }
-    visit_storage(dtype, [&]<class T>() {
-      T zero{};
-      kernels::fill_elements(dtype, &zero, args.outputs[0], rows * inner);
-    });
-    kernels::scatter_slices(dtype, kernels::Reduction::none, {offsets, static_cast<std::size_t>(count)}, inner,
-                            args.inputs[0], args.outputs[0]);
+    kernels::put_rows(label, dtype, index_type, shape, args.inputs[0], args.inputs[1], args.outputs[0],
+                      reinterpret_cast<std::int64_t*>(args.scratch + room));
   };
 }
 
