@@ -119,6 +119,13 @@ std::optional<AttentionSite> operation(Node& node) {
   return site;
 }
 
+Shape known_extents(const Value& v) {
+  if (v.ints) return *v.ints;
+  if (!v.constant) return {};
+  const auto* numbers = v.constant->as<std::int64_t>();
+  return {numbers, numbers + v.constant->size()};
+}
+
 std::optional<AttentionSite> ragged(Node& node) {
   if (node.op != "RaggedAttention" || node.domain != "backpass" || node.input(4) != nullptr) return std::nullopt;
   AttentionSite site;
@@ -127,8 +134,8 @@ std::optional<AttentionSite> ragged(Node& node) {
   site.is_ragged = true;
   site.q = node.input(0), site.k = node.input(1), site.v = node.input(2);
   take_mask(site, node.input(6));
-  if (!node.input(5)->ints || node.input(5)->ints->size() != 3) return std::nullopt;
-  site.extents = *node.input(5)->ints;
+  site.extents = known_extents(*node.input(5));
+  if (site.extents.size() != 3) return std::nullopt;
   site.unseen_sees_all = site.unseen_sees_all || node.attr_string("unseen", "zero") == "all";
   site.is_causal = node.attr_int("is_causal", 0) != 0;
   return site;

@@ -85,6 +85,12 @@ Found of_transpose(const Node& node, std::size_t axis) {
   return only_input(node, 0, perm.empty() ? rank - 1 - axis : static_cast<std::size_t>(perm[axis]));
 }
 
+/// Flatten makes one axis of those in front of its own, and one of the others, whatever their extents are.
+bool is_on_same_side(const Node& node, std::size_t in, std::size_t out) {
+  if (node.op != "Flatten") return true;
+  return (in >= from_front(node.attr_int("axis", 1), shape_of(node.input(0)).size())) == (out == 1);
+}
+
 /// The axis of the input that lies between as many elements, and is as long.
 Found of_reshape(const Node& node, std::size_t axis) {
   const Shape& in = shape_of(node.input(0));
@@ -93,7 +99,8 @@ Found of_reshape(const Node& node, std::size_t axis) {
   auto behind = [](const Shape& s, std::size_t i) { return product(std::span(s).subspan(i + 1)); };
   try {
     for (std::size_t i = 0; i < in.size(); ++i) {
-      if (in[i] == out[axis] && before(in, i) == before(out, axis) && behind(in, i) == behind(out, axis)) {
+      if (is_on_same_side(node, i, axis) && in[i] == out[axis] && before(in, i) == before(out, axis) &&
+          behind(in, i) == behind(out, axis)) {
         return only_input(node, 0, i);
       }
     }
@@ -123,6 +130,18 @@ Found of_squeeze(const Node& node, std::size_t axis) {
 Found of_expand(const Node& node, std::size_t axis) {
   AxisMap map(node.inputs.size());
   if (!add_broadcast(node, 0, shape_of(node.output(0)), axis, map)) return std::nullopt;
+  return map;
+}
+
+/// Rows are known by their places, and may be left out.
+Found of_row_dropout(const Node& node, std::size_t axis) {
+  if (node.input(3) == nullptr) return std::nullopt;
+  const Shape& x = shape_of(node.input(0));
+  const Shape& rows = shape_of(node.input(3));
+  const bool fits = axis < rows.size() && rows.size() <= x.size() && std::equal(rows.begin(), rows.end(), x.begin());
+  if (!fits) return std::nullopt;
+  AxisMap map = only_input(node, 0, axis);
+  map[3] = axis;
   return map;
 }
 
@@ -227,6 +246,7 @@ constexpr Rule kRules[] = {
 
 Found (*rule_for(const Node& node))(const Node&, std::size_t) {
   if (node.def->tile != nullptr) return of_pointwise;
+  if (is_op(&node, "RowDropout", "backpass")) return of_row_dropout;
   const bool is_contrib = node.domain == "com.microsoft" && node.op.ends_with("LayerNormalization");
   if (!node.domain.empty() && !is_contrib) return nullptr;
   if (node.op.starts_with("Reduce")) return of_reduction;

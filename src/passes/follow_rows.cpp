@@ -51,7 +51,8 @@ class Matcher {
     if (class_axis_ + 1 == rank) return true;
     std::vector<std::int64_t> moved{0, static_cast<std::int64_t>(rank) - 1};
     for (std::size_t i = 1; i + 1 < rank; ++i) moved.push_back(static_cast<std::int64_t>(i));
-    Node* turned = v->producer;
+    if (is_op(v->producer, "Cast")) part_.widened = v->producer;
+    Node* turned = part_.widened == nullptr ? v->producer : part_.widened->input(0)->producer;
     if (!is_op(turned, "Transpose") || turned->attr_ints("perm") != moved) {
       return refuse("the classes of '" + v->name + "' do not come from its last axis");
     }

@@ -38,6 +38,13 @@ bool can_free_shape(const Graph& graph, const Node& shape) {
                      [&](const Dim& d) { return d.is_known() || origin_of(graph, d); });
 }
 
+bool is_needed_by(const Graph& graph, const Value& v, const Node& reader) {
+  if (graph.is_output(&v) || std::count(v.readers.begin(), v.readers.end(), &reader) != 1) return false;
+  return std::all_of(v.readers.begin(), v.readers.end(), [&](const Node* node) {
+    return node == &reader || (node->op == "Shape" && node->domain.empty() && can_free_shape(graph, *node));
+  });
+}
+
 void free_shape(Graph& graph, Node& shape) {
   Builder b(graph, &shape, shape.output(0)->name);
   std::vector<Value*> extents;

@@ -34,6 +34,9 @@ void constant_reshapes(Graph& graph, Reports& reports);
 /// subgraphs are left alone.
 void merge_duplicates(Graph& graph, Reports& reports);
 
+/// A Cast of a Cast is one, or none, where the first only widens.
+void merge_casts(Graph& graph, Reports& reports);
+
 /// A Transpose of a Transpose is one, a Reshape of a Reshape to known extents too.
 void merge_transposes(Graph& graph, Reports& reports);
 void merge_reshapes(Graph& graph, Reports& reports);
@@ -55,11 +58,19 @@ void move_rows(Graph& graph, Reports& reports);
 /// Keys that no needed query sees, and all that is computed for them alone, are left out: padding. Attention runs on
 /// ragged rows. See row_needs.hpp.
 void skip_padding(Graph& graph, Reports& reports);
+/// A Slice along the axis of a Concat reads only the operands it lies in.
+void slice_concats(Graph& graph, Reports& reports);
 
 /// A selection along one axis (Gather, Slice) moves towards where its tensor comes from, in front of every node that
 /// computes places along the axis one by one: less is computed, and less is written. Never where that takes more
 /// operations or bytes.
 void move_slices(Graph& graph, Reports& reports);
+
+/// A Gather of neighbouring places is a Slice, and a Slice of a Slice one.
+void merge_slices(Graph& graph, Reports& reports);
+
+/// Slices that together make all of an axis are one Split, whose gradient is put together instead of added up.
+void slices_to_split(Graph& graph, Reports& reports);
 
 /// Attention that is written out, with dropout of the probabilities, becomes one operator: scores and probabilities of
 /// all queries are never there together, and gradients draw again what was dropped. See ops/attention/attention.cpp.
@@ -91,6 +102,7 @@ inline constexpr Pass kPasses[] = {
     {"known_ints", known_ints, Side::after, Graphs::plans},
     {"fold_constants", fold_constants, Side::after, Graphs::both},
     {"remove_identities", remove_identities, Side::after, Graphs::both},
+    {"merge_casts", merge_casts, Side::after, Graphs::plans},
     {"constant_reshapes", constant_reshapes, Side::after, Graphs::plans},
     {"merge_duplicates", merge_duplicates, Side::after, Graphs::both},
     {"merge_transposes", merge_transposes, Side::after, Graphs::files},
@@ -100,7 +112,10 @@ inline constexpr Pass kPasses[] = {
     {"skip_ignored_labels", skip_ignored_labels, Side::before, Graphs::plans, true},
     {"move_rows", move_rows, Side::before, Graphs::plans},
     {"skip_padding", skip_padding, Side::before, Graphs::plans, true},
+    {"slice_concats", slice_concats, Side::before, Graphs::plans},
     {"move_slices", move_slices, Side::before, Graphs::plans},
+    {"merge_slices", merge_slices, Side::before, Graphs::plans},
+    {"slices_to_split", slices_to_split, Side::before, Graphs::plans},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},

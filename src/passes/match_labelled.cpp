@@ -92,14 +92,18 @@ bool is_chosen(const Value* labels) {
   return rows != nullptr && rows->domain == "backpass" && rows->op == "LabelledRows";
 }
 
+std::string why_needed(const Graph& graph, const Value& log_prob) {
+  const std::string what = "the log probabilities '" + log_prob.name + "' are ";
+  return what + (graph.is_output(&log_prob) ? "a result" : "read by " + log_prob.readers.front()->label());
+}
+
 LabelledMatch match_loss(const Graph& graph, Node& loss) {
   if (rank_of(loss.input(0)) < 2 || rank_of(loss.input(1)) == 0) return {};
   if (is_chosen(loss.input(1))) return {};
   const auto ignored = ignored_by(loss);
   if (!ignored && loss.input(3) != nullptr) return {{}, "ignore_index is not known before running"};
   if (!ignored) return {};
-  const Value* log_prob = loss.output(1);
-  if (graph.use_count(log_prob) != 0) return {{}, "the log probabilities '" + log_prob->name + "' are needed"};
+  if (graph.use_count(loss.output(1)) != 0) return {{}, why_needed(graph, *loss.output(1))};
   const Labels labels{loss.input(1), *ignored};
   const std::string why_not = why_not_fed(graph, labels.value);
   if (!why_not.empty()) return {{}, why_not};

@@ -17,6 +17,7 @@ struct LabelledPart {
   Node* first = nullptr;     ///< reads the scores
   Value* scores = nullptr;   ///< [rows..., classes]
   Node* turned = nullptr;    ///< may be null; what moves classes to axis 1 for `first`
+  Node* widened = nullptr;   ///< may be null; a Cast behind that
   std::vector<Node*> nodes;  ///< in the order of the graph; nobody else reads what they compute, but for `results`
 
   /// What nodes read beside that, one for each row, by the number of the input.

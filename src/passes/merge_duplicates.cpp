@@ -1,3 +1,4 @@
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -16,16 +17,35 @@ std::string bytes_of(const Tensor& t) {
   return text.append(t.as<char>(), t.bytes());
 }
 
-constexpr std::size_t kMaxComparedConstant = 64;
-
-/// A name shared by equal values: small constants by contents, everything else by identity.
-std::string identity_of(const Value* v) {
-  if (v == nullptr) return "_";
-  if (v->constant && v->constant->dtype() != DType::string && v->constant->bytes() <= kMaxComparedConstant) {
-    return "c" + bytes_of(*v->constant);
+/// Names shared by equal values: constants by contents, everything else by identity. Of large ones, only those that are
+/// never trained (masks, positions): parameters that begin alike need not stay so.
+class Identities {
+ public:
+  std::string of(const Value* v) {
+    if (v == nullptr) return "_";
+    if (!v->constant || v->constant->dtype() == DType::string) return name_of(v);
+    if (v->constant->bytes() <= kSmall) return "c" + bytes_of(*v->constant);
+    return is_float(v->constant->dtype()) ? name_of(v) : name_of(first_like(v));
   }
-  return concat("v", static_cast<const void*>(v));
-}
+
+ private:
+  static constexpr std::size_t kSmall = 64;
+
+  static std::string name_of(const Value* v) { return concat("v", static_cast<const void*>(v)); }
+
+  const Value* first_like(const Value* v) {
+    const Tensor& t = *v->constant;
+    std::string start = std::string(backpass::name_of(t.dtype())) + to_string(t.dims());
+    std::vector<const Value*>& alike = constants_[start.append(t.as<char>(), kSmall)];
+    for (const Value* other : alike) {
+      if (other == v || std::memcmp(other->constant->data(), t.data(), t.bytes()) == 0) return other;
+    }
+    alike.push_back(v);
+    return v;
+  }
+
+  std::map<std::string, std::vector<const Value*>> constants_;  // by type and their first bytes
+};
 
 std::optional<std::string> text_of(const Attribute& attribute) {
   struct Visitor {
@@ -44,11 +64,11 @@ std::optional<std::string> text_of(const Attribute& attribute) {
   return std::visit(Visitor{}, attribute);
 }
 
-std::optional<std::string> key_of(const Node& node) {
+std::optional<std::string> key_of(const Node& node, Identities& identities) {
   if (node.def == nullptr || node.def->is_random || !node.subgraphs.empty()) return std::nullopt;
   std::string key = concat(node.domain, ".", node.op, "@", node.opset, "/", node.outputs.size());
   for (const Value* v : node.outputs) key += v == nullptr ? "-" : "+";
-  for (const Value* v : node.inputs) key += "|" + identity_of(v);
+  for (const Value* v : node.inputs) key += "|" + identities.of(v);
   for (const auto& [name, attribute] : node.attributes) {
     std::optional<std::string> text = text_of(attribute);
     if (!text) return std::nullopt;
@@ -61,9 +81,10 @@ std::optional<std::string> key_of(const Node& node) {
 
 void merge_duplicates(Graph& graph, Reports& reports) {
   std::map<std::string, Node*> seen;
+  Identities identities;
   bool removed = false;
   for (Node* node : graph.nodes()) {
-    std::optional<std::string> key = key_of(*node);
+    std::optional<std::string> key = key_of(*node, identities);
     if (!key) continue;
     auto [it, added] = seen.emplace(*key, node);
     if (added) continue;

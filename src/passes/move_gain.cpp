@@ -3,6 +3,7 @@
 #include <set>
 
 #include "graph/op.hpp"
+#include "passes/free_shapes.hpp"
 
 namespace backpass {
 namespace {
@@ -46,7 +47,7 @@ class OtherShapes {
 Dim bytes_of_places(const Shape& shape, std::size_t axis, const Selection& s) {
   constexpr std::int64_t kPlace = sizeof(std::int64_t);
   const Dim outer = product(std::span(shape).first(axis));
-  return (s.whole + s.most + outer * s.most + outer) * kPlace;
+  return outer * (s.most + 1) * kPlace;
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ bool drops_at_random(const Node& node) {
 }
 
 bool can_be_crossed(const Node& node) {
-  if (!node.def->is_random) return true;
+  if (!node.def->is_random || is_op(&node, "RowDropout", "backpass")) return true;
   if (!is_op(&node, "Dropout")) return false;
   return !drops_at_random(node) || find_op("backpass", "RowDropout") != nullptr;
 }
@@ -100,11 +101,12 @@ Change MoveGain::having(const Value* x, std::size_t axis, const Node& reader, in
   if (selection_.found(x, axis) != nullptr || (x->constant && selection_.is_constant())) return {};
   Change best{0, selected_bytes(*x, axis)};
   const Node* producer = x->producer;
-  if (depth == 0 || producer == nullptr || graph_.only_reader(x) != &reader) return best;
+  if (depth == 0 || producer == nullptr || !is_needed_by(graph_, *x, reader)) return best;
   const std::optional<AxisMap> map = axis_map(*producer, axis);
   if (!map || !can_be_crossed(*producer) || producer->outputs.size() > 1) return best;
   const Change further = crossing(*producer, axis, *map, depth - 1);
-  const bool is_better = surely_at_most(further.operations, 0) && surely_at_most(further.bytes, best.bytes);
+  const bool is_better =
+      selection_.is_no_more(further.operations, 0) && selection_.is_no_more(further.bytes, best.bytes);
   return is_better ? further : best;
 }
 

@@ -5,9 +5,11 @@
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
 #include "passes/free_shapes.hpp"
+#include "passes/lift_reshape.hpp"
 #include "passes/list.hpp"
 #include "passes/move_adjust.hpp"
 #include "passes/move_gain.hpp"
+#include "passes/selection_forms.hpp"
 
 namespace backpass {
 namespace {
@@ -35,12 +37,11 @@ class Mover {
 
   bool run() {
     graph_.remove_dead_nodes();
-    while (round()) {
-    }
-    if (journeys_.empty()) return false;
-    graph_.sort_topologically();
+    bool has_changed = false;
+    while (prepare() || round()) has_changed = true;
+    if (has_changed) graph_.sort_topologically();
     graph_.remove_dead_nodes();
-    return true;
+    return has_changed;
   }
 
   void tell(Reports& reports) const {
@@ -48,6 +49,11 @@ class Mover {
   }
 
  private:
+  bool prepare() {
+    const bool is_rewritten = rewrite_selections(graph_);
+    return join_selections(graph_) || is_rewritten;
+  }
+
   /// Selections further down first, so that those of one value meet.
   bool round() {
     std::vector<Node*> selections;
@@ -70,13 +76,24 @@ class Mover {
       open.pop_back();
       if (gone_.count(at) != 0) continue;
       std::optional<Crossing> crossing = crossing_of(*at);
-      if (!crossing) continue;
+      if (!crossing) {
+        if (lift(*at)) open.push_back(at);
+        continue;
+      }
       std::vector<Node*> made = cross(*crossing);
       for (Node* node : made) gone_.erase(node);
       open.insert(open.end(), made.begin(), made.end());
       has_moved = true;
     }
     return has_moved;
+  }
+
+  /// Rows are selected from what has several axes further up.
+  bool lift(const Node& at) {
+    const std::optional<Selection> selection = selection_of(at);
+    Node* reshape = at.input(0)->producer;
+    if (!selection || selection->axis != 0 || !selection->shrinks() || reshape == nullptr) return false;
+    return graph_.only_reader(at.input(0)) == &at && lift_reshape(graph_, *reshape);
   }
 
   std::optional<Crossing> crossing_of(Node& at) const {
@@ -114,8 +131,7 @@ class Mover {
   bool pays(const Crossing& c) const {
     try {
       const Change change = total(c, true);
-      const bool is_idle = change.operations.is(0) && change.bytes.is(0);
-      return !is_idle && surely_at_most(change.operations, 0) && surely_at_most(change.bytes, 0);
+      return c.selection.is_saving(change.operations, change.bytes);
     } catch (const DimOverflow&) {
       return false;
     }

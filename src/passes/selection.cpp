@@ -1,7 +1,10 @@
 #include "passes/selection.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
+#include "graph/dim_terms.hpp"
 #include "passes/axis_map.hpp"
 
 namespace backpass {
@@ -45,6 +48,12 @@ bool are_distinct(const Value* places, const Dim& whole) {
   return (shape.size() == 1 || node->op == "LabelledRows") && product(shape) == whole;
 }
 
+/// One of every so many: n of n*m, which has to have places if there are n to be found in it.
+bool divides(const Dim& count, const Dim& whole) {
+  if (count.is_known() || count == whole) return false;
+  return unless_it_overflows([&] { return floor_div(whole, count) * count - whole; }) == Dim(0);
+}
+
 std::optional<Selection> of_gather(const Node& node) {
   const Shape& data = *node.input(0)->type.shape;
   const Shape& places = *node.input(1)->type.shape;
@@ -56,7 +65,7 @@ std::optional<Selection> of_gather(const Node& node) {
   s.whole = data[s.axis];
   s.count = s.keeps_axis ? places[0] : Dim(1);
   // Who selects one place has one to select from, else running fails.
-  const bool is_part = node.op == "ShrunkenGather" || are_distinct(s.places, s.whole);
+  const bool is_part = node.op == "ShrunkenGather" || are_distinct(s.places, s.whole) || divides(s.count, s.whole);
   s.most = is_part ? min(s.count, s.whole) : s.count;
   return s;
 }
@@ -80,6 +89,22 @@ std::optional<Selection> of_slice(const Node& node) {
   s.count = node.output(0)->type.shape->at(s.axis);
   s.most = s.count;
   return s;
+}
+
+void add_symbols(const Dim& d, std::set<std::string>& names) {
+  if (d.is_known()) return;
+  for (const auto& [monomial, coefficient] : *d.terms()) {
+    for (const AtomRef& atom : monomial) {
+      if (atom->kind == Atom::Kind::symbol) names.insert(atom->text);
+      for (const Dim& operand : atom->operands) add_symbols(operand, names);
+    }
+  }
+}
+
+std::set<std::string> symbols_of(const Dim& d) {
+  std::set<std::string> names;
+  add_symbols(d, names);
+  return names;
 }
 
 /// A list of the one number.
@@ -108,6 +133,22 @@ bool same_places(const Value* a, const Value* b) {
 bool Selection::is_constant() const {
   auto is = [](const Value* v) { return v == nullptr || v->constant; };
   return is(places) && is(start) && is(end) && is(step);
+}
+
+bool Selection::is_no_more(const Dim& a, const Dim& b) const {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 30;
+  std::map<std::string, Dim> usual;
+  for (const Dim* d : {&a, &b}) {
+    for (const std::string& name : symbols_of(*d)) usual.emplace(name, Dim::symbol(name) + 1);
+  }
+  const std::optional<std::string> name = whole.is_compound() ? std::nullopt : whole.symbol_name();
+  const Dim limit = name ? count.substituted({{*name, kHuge}}) : Dim(kHuge);
+  if (limit.is_known() && limit.value() <= kHuge / 4) usual[*name] = whole + max(limit * 4, 1);
+  return surely_at_most(a.substituted(usual), b.substituted(usual));
+}
+
+bool Selection::is_saving(const Dim& operations, const Dim& bytes) const {
+  return !(operations.is(0) && bytes.is(0)) && is_no_more(operations, 0) && is_no_more(bytes, 0);
 }
 
 Value* Selection::found(const Value* x, std::size_t along) const {

@@ -25,6 +25,12 @@ struct Selection {
   bool shrinks() const { return !(count == whole) && surely_at_most(most, whole); }
   bool is_constant() const;
 
+  /// a <= b for the extents that are to be expected: none is 0, and a fixed number of places is a quarter of an axis
+  /// at most whose extent may be anything.
+  bool is_no_more(const Dim& a, const Dim& b) const;
+  /// Less of something, and not more of anything.
+  bool is_saving(const Dim& operations, const Dim& bytes) const;
+
   /// The places of an axis of x, which stays there. What does that already is used again.
   Value* of(Builder& b, Value* x, std::size_t along) const;
   /// Null when there is none.

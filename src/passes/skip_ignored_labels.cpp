@@ -74,7 +74,8 @@ class Filter {
     Value* scores = part_.scores;
     const std::int64_t classes = scores->type.shape->back().value();
     if (rank_of(scores) != 2) scores = b_.op("Reshape", {scores, b_.ints({-1, classes})});
-    return arranged(b_.op("Gather", {scores, rows_}), {classes});
+    Value* chosen = arranged(b_.op("Gather", {scores, rows_}), {classes});
+    return part_.widened == nullptr ? chosen : b_.op("Cast", {chosen}, attributes_of(*part_.widened));
   }
 
   /// What stands for a value that has one entry per row.

@@ -216,3 +216,43 @@ def test_text_that_is_no_number(text: str) -> None:
     for dtype in (np.float32, np.int64):
         with pytest.raises(backpass.InvalidInput, match="expected a number"):
             cast(np.array([text], object), dtype)
+
+
+MERGED = {
+    TensorProto.BOOL: [0, 1],
+    TensorProto.INT8: [-128, -1, 0, 1, 127],
+    TensorProto.UINT8: [0, 1, 127, 128, 255],
+    TensorProto.INT16: [-32768, -300, -1, 0, 300, 2049, 32767],
+    TensorProto.UINT16: [0, 255, 256, 2049, 65535],
+    TensorProto.INT32: [-(2**31), -70000, -1, 0, 65537, 2**24 + 1, 2**31 - 1],
+    TensorProto.UINT32: [0, 65537, 2**24 + 1, 2**31, 2**32 - 1],
+    TensorProto.INT64: [-(2**63), -(2**31) - 1, -1, 0, 2**24 + 1, 2**53 + 1, 2**63 - 1],
+    TensorProto.FLOAT16: [-65504, -2.5, -1e-7, 0, 0.5, 1.75, 100, 65504],
+    TensorProto.FLOAT: [-100.5, -2.5, -1e-40, 0, 0.1, 1.0000001, 100],
+    TensorProto.DOUBLE: [-100.5, -1e-300, 0, 0.1, 1 + 1e-12, 100],
+}
+
+
+@pytest.mark.parametrize("kind", MERGED, ids=TensorProto.DataType.Name)
+def test_casts_of_casts_are_merged_only_where_nothing_changes(kind: int) -> None:
+    nodes, outputs = [], []
+    for between in MERGED:
+        for to in MERGED:
+            name = f"{between}_{to}"
+            nodes += [
+                helper.make_node("Cast", ["x"], [name + "a"], to=between),
+                helper.make_node("Cast", [name + "a"], [name + "b"], to=to),
+                helper.make_node("Concat", [name + "b", name + "b"], [name], axis=0),
+            ]
+            outputs.append(helper.make_tensor_value_info(name, to, None))
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", kind, ["n"])], outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9).SerializeToString()
+    x = np.array(MERGED[kind]).astype(helper.tensor_dtype_to_np_dtype(kind))
+    session = backpass.InferenceSession(model)
+    assert any(r.pass_name == "merge_casts" for r in session.pass_reports()) or kind in (
+        TensorProto.INT64,
+        TensorProto.DOUBLE,
+    )
+    expected = backpass.InferenceSession(model, reference=True).run(None, {"x": x})
+    for name, one, other in zip(outputs, session.run(None, {"x": x}), expected, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=name.name)

@@ -15,8 +15,14 @@ from torch import nn
 from torch.nn import functional
 
 IGNORED = -100
-CHOOSE = "BACKPASS_CHOOSE_PASSES"
+PASS = "skip_ignored_labels"
 SKIPPED = "left rows with label -100 out of"
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, chosen: bool = True) -> None:
+    """Whatever the data say."""
+    monkeypatch.setenv("BACKPASS_CHOOSE_PASSES", PASS if chosen else "")
+    monkeypatch.setenv("BACKPASS_DISABLE_PASSES", "" if chosen else PASS)
 
 
 @dataclasses.dataclass
@@ -43,6 +49,13 @@ def shifted(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | N
 
 def turned(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, how: How) -> torch.Tensor:
     return how(scores.transpose(1, 2), labels, weight)
+
+
+def images(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, how: How) -> torch.Tensor:
+    """Two axes of positions."""
+    batch, length, classes = scores.shape
+    loss = how(scores.reshape(batch, length, 1, classes).permute(0, 3, 1, 2), labels.unsqueeze(2), weight)
+    return loss.tanh()
 
 
 def by_log_softmax(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, how: How) -> torch.Tensor:
@@ -83,7 +96,9 @@ def smoother(scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | 
     return 0.9 * hard.sum() / active + 0.1 * soft.sum() / (active * log.shape[-1])
 
 
-FORMS: dict[str, Form] = {f.__name__: f for f in (flat, shifted, turned, by_log_softmax, focal, gathered, smoother)}
+FORMS: dict[str, Form] = {
+    f.__name__: f for f in (flat, shifted, turned, images, by_log_softmax, focal, gathered, smoother)
+}
 
 
 class Network(nn.Module):
@@ -134,7 +149,8 @@ class Case:
         random = torch.Generator().manual_seed(self.seed + 1)
         flow = torch.rand(loss.shape, generator=random, dtype=torch.float64).to(loss.dtype)
         loss.backward(flow)
-        return [t.detach().numpy().copy() for t in (loss, x.grad, *(p.grad for p in network.parameters()))]
+        found = (loss, x.grad, *(p.grad for p in network.parameters()))
+        return [(t.float() if t.dtype == torch.bfloat16 else t).detach().numpy().copy() for t in found]
 
     def expected(self) -> list[np.ndarray]:
         network = self.network().double()
@@ -151,7 +167,7 @@ class Case:
 def drawn(seed: int) -> Case:
     random = np.random.default_rng(seed)
     form = str(random.choice([*FORMS]))
-    plain = form in ("flat", "shifted", "turned")
+    plain = form in ("flat", "shifted", "turned", "images")
     return Case(
         form=form,
         batch=int(random.choice([1, 2, 5])),
@@ -171,7 +187,7 @@ def drawn(seed: int) -> Case:
 def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> Any:
     runs = []
     for chosen in (True, False):
-        monkeypatch.setenv(CHOOSE, "skip_ignored_labels" if chosen else "")
+        choose(monkeypatch, chosen)
         network = case.network()
         module = ORTModule(network)
         runs.append((case.run(module, network), module))
@@ -197,7 +213,7 @@ def test_many_random_losses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("classes", [9, 5000])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_no_label_counts(reduction: str, classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     case = Case(density=0, reduction=reduction, classes=classes)
     network = case.network()
     loss, *gradients = case.run(ORTModule(network), network)
@@ -211,8 +227,8 @@ def test_a_label_out_of_range_is_named_as_without(form: str, monkeypatch: pytest
     x, labels = case.feeds()
     labels[2, 3] = 11
     said = []
-    for chosen in ("skip_ignored_labels", ""):
-        monkeypatch.setenv(CHOOSE, chosen)
+    for chosen in (True, False):
+        choose(monkeypatch, chosen)
         with pytest.raises(InvalidInput, match=r"label 11 at position 17: expected \[0, 11\)") as error:
             ORTModule(case.network())(x, labels)
         said.append(str(error.value))
@@ -226,6 +242,43 @@ def test_scores_of_many_classes_are_still_made_some_rows_at_a_time(
 ) -> None:
     case = Case(form=form, batch=4, length=64, classes=5000, smoothing=smoothing)
     assert "some rows at a time" in check(case, monkeypatch).explain()
+
+
+@pytest.mark.parametrize("form", ["flat", "turned", "smoother"])
+def test_extents_that_vary(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch)
+    network = Case(form=form).network()
+    module = ORTModule(network)
+    for i, (batch, length) in enumerate([(3, 7), (4, 9), (2, 5), (6, 1), (1, 8), (3, 7)]):
+        case = Case(form=form, batch=batch, length=length, density=[0.3, 0.0, 1.0, 0.5][i % 4], seed=i)
+        found = case.run(module, network)
+        wide = case.network().double()
+        wide.load_state_dict(network.state_dict())
+        case.assert_close(found, case.run(wide, wide, double=True))
+    assert SKIPPED in module.explain()
+
+
+@pytest.mark.parametrize("form", ["flat", "turned", "by_log_softmax"])
+def test_scores_by_autocast(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.inner(x, labels)
+
+    case = Case(form=form, batch=4, length=16)
+    runs = []
+    for chosen in (True, False):
+        choose(monkeypatch, chosen)
+        network = case.network()
+        module = ORTModule(Narrow(network))
+        runs.append(case.run(module, network))
+        assert (SKIPPED in module.explain()) == chosen, module.explain()
+    for a, b in zip(*runs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2**-7, atol=2**-8 * float(np.abs(b).max()))
 
 
 class Tied(nn.Module):
@@ -242,7 +295,7 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize(("length", "joins"), [(2, False), (400, True)])
 def test_the_most_rows_that_can_have_labels_decide(length: int, joins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     tied = Tied()
     words = torch.randint(0, 5000, (4, length))
     labels = torch.where(torch.rand(4, length) < 0.5, words, IGNORED)
@@ -283,7 +336,7 @@ def test_the_loss_of_onnx_runtime(reduction: str, density: float, monkeypatch: p
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets).SerializeToString()
-    monkeypatch.setenv(CHOOSE, "skip_ignored_labels")
+    choose(monkeypatch)
     session = _core.ModuleSession.from_bytes(model, ["x"], _core.SessionOptions())
     assert SKIPPED in "\n".join(session.rewrites())
     (loss,), kept = session.forward([scores, labels], True)

@@ -119,7 +119,9 @@ class KeyHead {
     if (keys.begin < keys.end) {
       add_seen(block, keys, factors, dq);
     } else {
-      for (std::int64_t i = 0; i < queries.count; ++i) std::fill_n(dq + i * t_.q_strides.row, s_.head, T(0));
+      const bool is_number = s_.unseen != Unseen::nan || s_.kv_len == 0;
+      const T unseen = is_number ? T(0) : std::numeric_limits<T>::quiet_NaN();
+      for (std::int64_t i = 0; i < queries.count; ++i) std::fill_n(dq + i * t_.q_strides.row, s_.head, unseen);
     }
     for (std::int64_t i = 0; i < queries.count && s_.unseen == Unseen::all; ++i)
       if (factors[i] == 0) add_mean(block, i);
@@ -138,6 +140,7 @@ class KeyHead {
       const bool* kept = t_.dropout.drops ? block.dropout.kept(block.queries.position(i), keys) : nullptr;
       if (kept != nullptr) block.dropout.drop(kept, count, row);
       score_gradient(p + i * stride_, factors[i], row, count);
+      if (g_.dmask != nullptr) block.mask.add_gradient(block.queries.position(i), keys, row, g_.dmask);
       if (kept != nullptr) block.dropout.drop(kept, count, p + i * stride_);
       if (s_.softcap > 0) uncap(slope + i * stride_, i * stride_, count);
     }
@@ -267,12 +270,17 @@ template <class T>
 void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
                         const AttentionGradients<T>& gradients, std::span<const AttentionSequence> sequences) {
   const auto count = static_cast<std::int64_t>(sequences.size());
-  const std::int64_t work = mean_work(shape, sequences);
-  parallel_for(shape.kv_heads * count, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const AttentionSequence& sequence = sequences[static_cast<std::size_t>(i % count)];
-      KeyHead<T>(shape, tensors, gradients, sequence.keys, i / count).run(sequence.queries);
-    }
+  // Who adds to the same entries of the mask's gradient does so one after the other.
+  const bool is_free = gradients.dmask == nullptr;
+  const std::int64_t apart = is_free || tensors.mask_strides.batch != 0 ? count : std::min<std::int64_t>(count, 1);
+  const std::int64_t heads = is_free || tensors.mask_strides.head != 0 ? shape.kv_heads : 1;
+  parallel_for(heads * apart, grain_for(mean_work(shape, sequences)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t head = i / apart; head < shape.kv_heads; head += heads)
+        for (std::int64_t s = i % apart; s < count; s += apart) {
+          const AttentionSequence& sequence = sequences[static_cast<std::size_t>(s)];
+          KeyHead<T>(shape, tensors, gradients, sequence.keys, head).run(sequence.queries);
+        }
   });
 }
 

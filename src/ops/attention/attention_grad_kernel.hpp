@@ -13,9 +13,10 @@ struct AttentionGradients {
   T* dq = nullptr;
   T* dk = nullptr;
   T* dv = nullptr;
+  T* dmask = nullptr;  ///< laid out as added_mask, zeros before; may be null
 };
 
-/// `tensors` without results (y, scores).
+/// `tensors` without results (y, scores), and no gradient of the mask.
 template <class T>
 void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& tensors,
                         const AttentionGradients<T>& gradients);

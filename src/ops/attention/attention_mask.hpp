@@ -53,6 +53,17 @@ class AttentionMask {
     }
   }
 
+  /// The gradient of a query's masked scores, added to that of the mask.
+  void add_gradient(std::int64_t query, KeyRange keys, const T* slope, T* dmask) const {
+    T* row = dmask + first_ + query * t_.mask_strides.row;
+    if (keys_.places == nullptr && t_.mask_step == 1) {
+      for (std::int64_t j = keys.begin; j < keys.end; ++j) row[keys_.start + j] += slope[j - keys.begin];
+    } else {
+      for (std::int64_t j = keys.begin; j < keys.end; ++j)
+        row[keys_.position(j) * t_.mask_step] += slope[j - keys.begin];
+    }
+  }
+
  private:
   static constexpr int kEntries = 721;
 

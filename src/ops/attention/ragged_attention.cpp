@@ -2,9 +2,9 @@
 // of a batch, each at its place (item * length + position) of the whole. `extents` says how long that is: batch,
 // queries, keys. Masks and what is dropped are those of the whole. Attribute `unseen`: what a query that sees no key
 // gives.
-#include "gradient/rule.hpp"
 #include "graph/op.hpp"
 #include "ops/attention/attention_layout.hpp"
+#include "ops/attention/ragged_attention_rule.hpp"
 #include "ops/attention/ragged_layout.hpp"
 #include "support/visit.hpp"
 
@@ -38,18 +38,6 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-void fused_gradient(GradientContext& g) {
-  if (g.wants(kRaggedMask))
-    fail<Unsupported>(g.node.label(), " gradient of mask: got a mask that takes part, expected one that does not");
-  std::vector<Value*> inputs{g.dy()};
-  inputs.insert(inputs.end(), g.node.inputs.begin(), g.node.inputs.end());
-  AttributeList attributes(g.node.attributes.begin(), g.node.attributes.end());
-  if (g.has_input(kRaggedTraining) && !g.node.has_attribute("stream"))
-    attributes.emplace_back("stream", dropout::stream_name(g.node));
-  const std::vector<Value*> d = g.b.ops("RaggedAttentionGrad", std::move(inputs), 3, attributes, "backpass");
-  for (std::size_t i = 0; i < d.size(); ++i) g.set(i, d[i]);
-}
-
 const Register ragged_attention{{.name = "RaggedAttention",
                                  .domain = "backpass",
                                  .doc = "FusedAttention for some rows of a batch, each at its place.",
@@ -58,7 +46,8 @@ const Register ragged_attention{{.name = "RaggedAttention",
                                  .types = types::floats,
                                  .infer = infer,
                                  .prepare = prepare,
-                                 .fused_gradient = fused_gradient,
+                                 .gradient = ragged_attention_gradient,
+                                 .fused_gradient = ragged_attention_fused_gradient,
                                  .half_through_float = true,
                                  .is_random = true,
                                  .flops = [](const Node& node) { return ragged_operations(node, 0, 2); }}};

@@ -10,6 +10,8 @@
 
 #include "graph/op.hpp"
 #include "ops/random/dropout_kernel.hpp"
+#include "support/convert.hpp"
+#include "support/half.hpp"
 #include "support/kernel.hpp"
 #include "support/random_seed.hpp"
 
@@ -46,14 +48,19 @@ inline void keep_everything(const KernelArgs& a, std::size_t bytes, bool* mask, 
   if (mask != nullptr) std::fill_n(mask, n, true);
 }
 
-/// y[i] = kept[i] ? x[i] * scale : 0; y may be x.
+inline constexpr std::int64_t kBatch = 512;  // elements drawn at a time
+
+/// y[i] = kept[i] ? x[i] * scale : 0 for up to kBatch elements; y may be x.
 template <class T>
-void keep_of(const bool* kept, std::int64_t n, double scale, const T* x, T* y) {
+void keep_some(const bool* kept, std::int64_t n, double scale, const T* x, T* y) {
   if constexpr (std::is_floating_point_v<T>) {
     keep_where(kept, n, static_cast<T>(scale), x, y);
   } else {
-    const auto factor = static_cast<float>(scale);
-    for (std::int64_t i = 0; i < n; ++i) y[i] = T(kept[i] ? static_cast<float>(x[i]) * factor : 0.0F);
+    constexpr DType kType = std::is_same_v<T, Half> ? DType::float16 : DType::bfloat16;
+    float wide[kBatch];
+    convert_loop(kType, DType::float32)(x, wide, n);
+    keep_where(kept, n, static_cast<float>(scale), wide, wide);
+    convert_loop(DType::float32, kType)(wide, y, n);
   }
 }
 
@@ -61,20 +68,21 @@ void keep_of(const bool* kept, std::int64_t n, double scale, const T* x, T* y) {
 /// null.
 template <class T>
 void drop(const Philox& random, double ratio, std::int64_t first, std::int64_t n, const T* x, T* y, bool* mask) {
-  constexpr std::int64_t kBatch = 512;
+  constexpr std::int64_t kWhole = 64;  // as many as the widest vectors draw at a time
   const double scale = 1 / (1 - ratio);
+  std::int64_t count = 0;
   if constexpr (std::is_same_v<T, float>) {
     if (mask == nullptr && first % 4 == 0) {
-      return keep_scaled(random, first, n, threshold(ratio), static_cast<float>(scale), x, y);
+      count = n - n % kWhole;
+      keep_scaled(random, first, count, threshold(ratio), static_cast<float>(scale), x, y);
     }
   }
   bool room[kBatch + 3];
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < n; i += count) {
+  for (std::int64_t i = count; i < n; i += count) {
     const std::int64_t lead = (first + i) % 4;
     count = std::min(kBatch - lead, n - i);
     const bool* kept = draw_kept(random, first + i, count, threshold(ratio), room);
-    keep_of(kept, count, scale, x + i, y + i);
+    keep_some(kept, count, scale, x + i, y + i);
     if (mask != nullptr) std::copy_n(kept, count, mask + i);
   }
 }

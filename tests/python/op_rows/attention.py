@@ -81,6 +81,40 @@ def without_dropout(q: Any, k: Any, v: Any, mask: Any = None, *_: Any, **attrs: 
     return in_torch(q, k, v, mask, **attrs)
 
 
+def places(*rows: tuple[int, int], length: int) -> np.ndarray:
+    """Of rows (item, position)."""
+    return np.array([item * length + position for item, position in rows], np.int64)
+
+
+def ragged_in_torch(
+    q: Any, k: Any, v: Any, q_places: Any, kv_places: Any, extents: Any, mask: Any = None, *_: Any, **attrs: Any
+) -> torch.Tensor:
+    """Query by query; not in training, whatever the ratio."""
+    batch, q_len, kv_len = (int(x) for x in extents)
+    shape = (batch, attrs["q_num_heads"], q_len, kv_len)
+    q_places = range(len(q)) if q_places is None else [int(x) for x in q_places]
+    kv_places = torch.arange(len(k)) if kv_places is None else kv_places
+    found = []
+    for row, place in zip(q, q_places, strict=True):
+        item, i = divmod(place, q_len)
+        keys = [j for j, other in enumerate(kv_places) if int(other) // kv_len == item]
+        positions = kv_places[keys] % kv_len
+        seen = (positions <= i) | (not attrs.get("is_causal", 0))
+        added = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, -torch.inf)
+        if mask is not None:
+            own = mask.expand(shape)[item, :, i][:, None, positions]
+            added = torch.where(own, added, -torch.inf) if mask.dtype == torch.bool else added + own
+        one = row.unflatten(0, (attrs["q_num_heads"], 1, -1))
+        k_heads, v_heads = (x[keys].unflatten(1, (attrs["kv_num_heads"], -1)).transpose(0, 1) for x in (k, v))
+        found.append(in_torch(one, k_heads, v_heads, added, scale=attrs.get("scale")).flatten())
+    return torch.stack(found)
+
+
+SOME_QUERIES = places((0, 1), (0, 3), (1, 0), (1, 2), length=4)
+SOME_KEYS = places((0, 0), (0, 1), (0, 3), (1, 0), (1, 1), length=4)
+RAGGED = np.array([2, 4, 4])
+FROZEN = [const(0.4, "row"), const(False)]
+
 NOT_TRAINING = [None, None, None, const(0.4, "row"), const(False)]
 PAST = [(2, 2, 37, 8), (2, 2, 37, 8)]
 
@@ -146,6 +180,45 @@ ROWS = [
         oracle=from_torch(without_dropout),
         grad=[0, 1, 2, 3],
         bench=heads(4, 8, 8, 256, 256, 64, None, None, None, None, const(0.1, "row"), const(True)),
+    ),
+    Row(
+        "RaggedAttention",
+        [
+            case((4, 12), (5, 6), (5, 10), SOME_QUERIES, SOME_KEYS, RAGGED, q_num_heads=4, kv_num_heads=2),
+            case(
+                (4, 6),
+                (5, 6),
+                (5, 4),
+                SOME_QUERIES[::-1].copy(),
+                SOME_KEYS,
+                RAGGED,
+                (2, 2, 4, 4),
+                *FROZEN,
+                q_num_heads=2,
+                kv_num_heads=2,
+                is_causal=1,
+                scale=0.3,
+            ),
+            case((8, 4), (5, 4), (5, 2), None, SOME_KEYS, RAGGED, q_num_heads=2, kv_num_heads=2),
+            case((4, 4), (8, 2), (8, 3), SOME_QUERIES, None, RAGGED, (4,), q_num_heads=2, kv_num_heads=1),
+            case((1, 3), (1, 3), (1, 1), None, None, np.array([1, 1, 1]), q_num_heads=1, kv_num_heads=1),
+        ],
+        domain="backpass",
+        dtypes=FLOATS,
+        oracle=from_torch(ragged_in_torch),
+        grad=[0, 1, 2, 6],
+        bench=case(
+            (614, 512),
+            (614, 512),
+            (614, 512),
+            *[np.flatnonzero(np.arange(1024) % 256 < 154)[:614]] * 2,
+            np.array([4, 256, 256]),
+            None,
+            const(0.1, "row"),
+            const(True),
+            q_num_heads=8,
+            kv_num_heads=8,
+        ),
     ),
     Row(
         "RotaryEmbedding",
