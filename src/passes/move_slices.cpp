@@ -130,11 +130,21 @@ class Mover {
 
   bool pays(const Crossing& c) const {
     try {
+      if (!may_change_places(c)) return false;
       const Change change = total(c, true);
       return c.selection.is_saving(change.operations, change.bytes);
     } catch (const DimOverflow&) {
       return false;
     }
+  }
+
+  /// Two selections would overtake each other for ever if each expected to save by it: where numbers do not tell, the
+  /// one along the earlier axis goes first.
+  bool may_change_places(const Crossing& c) const {
+    const std::optional<Selection> other = selection_of(*c.node);
+    if (!other) return true;
+    const Dim bytes = total(c, false).bytes;
+    return bytes.is_known() ? bytes.value() < 0 : c.selection.axis < other->axis;
   }
 
   Change total(const Crossing& c, bool looks_ahead) const {

@@ -334,8 +334,9 @@ def attention_like(d: Drawing, x: str) -> str:
     if len(shape) < 2:
         return x
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    scores = d.node("MatMul", [x, d.node("Transpose", [x], [shape[p] for p in perm], perm=perm)],
-                    (*shape[:-1], shape[-2]))
+    scores = d.node(
+        "MatMul", [x, d.node("Transpose", [x], [shape[p] for p in perm], perm=perm)], (*shape[:-1], shape[-2])
+    )
     return d.node("MatMul", [d.node("Softmax", [scores], d.shapes[scores], axis=-1), x], shape)
 
 
@@ -355,8 +356,9 @@ def concat(d: Drawing, x: str) -> str:
     axis = d.axis(x)
     shape = d.shapes[x]
     fits = [n for n, s in d.shapes.items() if len(s) == len(shape) and replaced(s, axis) == replaced(shape, axis)]
-    others = [d.choice(fits) if d.coin() else d.weight(*replaced(shape, axis, d.number(0, 3)))
-              for _ in range(d.number(1, 2))]
+    others = [
+        d.choice(fits) if d.coin() else d.weight(*replaced(shape, axis, d.number(0, 3))) for _ in range(d.number(1, 2))
+    ]
     parts = [*others[:1], x, *others[1:]] if d.coin() else [x, *others]
     return d.node("Concat", parts, replaced(shape, axis, sum(d.shapes[p][axis] for p in parts)), axis=axis)
 
