@@ -422,10 +422,11 @@ class Drawn:
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
-def draw(seed: int) -> Drawn:
-    """The graph of a seed."""
+def draw(seed: int, wide: bool = False) -> Drawn:
+    """The graph of a seed; `wide`: in float64 whatever it was drawn in."""
     rng = np.random.default_rng(seed)
-    d = Drawing(rng, rng.choice([np.float32, np.float64]))
+    drawn = rng.choice([np.float32, np.float64])
+    d = Drawing(rng, np.float64 if wide else drawn)
     extents = [0, 1, 2] if d.coin(0.05) else [1, 2, 3, 4, 5, 6, 8]
     x = d.input(*(d.choice(extents) for _ in range(d.number(1, 4))))
     for _ in range(d.number(1, 3)):
