@@ -138,13 +138,11 @@ class Mover {
     }
   }
 
-  /// Two selections would overtake each other for ever if each expected to save by it: where numbers do not tell, the
-  /// one along the earlier axis goes first.
-  bool may_change_places(const Crossing& c) const {
+  /// Two selections would overtake each other for ever if each expected to save by it: the one along the earlier axis
+  /// goes first.
+  static bool may_change_places(const Crossing& c) {
     const std::optional<Selection> other = selection_of(*c.node);
-    if (!other) return true;
-    const Dim bytes = total(c, false).bytes;
-    return bytes.is_known() ? bytes.value() < 0 : c.selection.axis < other->axis;
+    return !other || !c.map[0] || *c.map[0] < other->axis;
   }
 
   Change total(const Crossing& c, bool looks_ahead) const {

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).parent
 GRAPHS = int(os.environ.get("BACKPASS_MOVED_GRAPHS", "20000"))
-# Flatten in front of an axis of extent 1 (430, 807); two Slices that overtook each other for ever (728); lists of places that stand behind who reads them (2, 147); sums in
-# float32 on the way of float64 (683). Of the judge: norms of nearly equal numbers in float32 (1744), a graph that is
-# refused before it runs instead of when it does (8454).
+# Flatten in front of an axis of extent 1 (430, 807); two Slices that overtook each other for ever (728); lists of
+# places that stand behind who reads them (2, 147); sums in float32 on the way of float64 (683). Of the judge: norms of
+# nearly equal numbers in float32 (1744), a graph that is refused before it runs instead of when it does (8454).
 ONCE_WRONG = (2, 147, 430, 683, 728, 807, 1744, 8454)
 
 
