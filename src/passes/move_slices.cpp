@@ -130,11 +130,19 @@ class Mover {
 
   bool pays(const Crossing& c) const {
     try {
+      if (!may_change_places(c)) return false;
       const Change change = total(c, true);
       return c.selection.is_saving(change.operations, change.bytes);
     } catch (const DimOverflow&) {
       return false;
     }
+  }
+
+  /// Two selections would overtake each other for ever if each expected to save by it: the one along the earlier axis
+  /// goes first.
+  static bool may_change_places(const Crossing& c) {
+    const std::optional<Selection> other = selection_of(*c.node);
+    return !other || !c.map[0] || *c.map[0] < other->axis;
   }
 
   Change total(const Crossing& c, bool looks_ahead) const {

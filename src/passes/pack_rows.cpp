@@ -4,42 +4,13 @@
 
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
-#include "ops/random/dropout.hpp"
+#include "passes/packed_node.hpp"
 #include "passes/row_values.hpp"
 
 namespace backpass {
 namespace {
 
 std::string name_for(const Node& node) { return node.name.empty() ? "rows" : node.name + "_rows"; }
-
-AttributeList attributes_of(const Node& node) { return {node.attributes.begin(), node.attributes.end()}; }
-
-bool arranges(const Node& node) {
-  return node.op == "Reshape" || node.op == "Flatten" || node.op == "Squeeze" || node.op == "Unsqueeze";
-}
-
-bool reduces(const Node& node) { return node.op.rfind("Reduce", 0) == 0; }
-
-std::vector<std::int64_t> packed_axes(const std::vector<std::int64_t>& axes, const RowLayout& layout) {
-  std::vector<std::int64_t> result;
-  for (std::int64_t axis : axes) {
-    result.push_back(static_cast<std::int64_t>(layout.packed_axis(axis_from_front(axis, layout.rank()))));
-  }
-  return result;
-}
-
-/// Axes in the order in which a transposition leaves them, rows first.
-std::vector<std::int64_t> packed_perm(const Node& node, const RowLayout& in) {
-  std::vector<std::int64_t> perm = node.attr_ints("perm"), result{0};
-  if (perm.empty()) {
-    for (std::size_t i = in.rank(); i-- > 0;) perm.push_back(static_cast<std::int64_t>(i));
-  }
-  for (std::int64_t axis : perm) {
-    const auto from = static_cast<std::size_t>(axis);
-    if (in.is_kept(from)) result.push_back(static_cast<std::int64_t>(in.packed_axis(from)));
-  }
-  return result;
-}
 
 std::int64_t width_of(const RowLayout& layout) { return product(layout.kept_extents()).value(); }
 
@@ -193,7 +164,6 @@ void RowPacker::pack(Node& node) {
 }
 
 std::vector<Value*> RowPacker::packed_inputs(Builder& b, const Node& node, const RowSet* set, const RowLayout& out) {
-  const bool stretches = node.def->tile != nullptr || node.op == "Expand" || node.op == "Gemm";
   const std::vector<RowOperand>& operands = *needs_.operands(&node);
   std::vector<Value*> inputs = node.inputs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -206,60 +176,17 @@ std::vector<Value*> RowPacker::packed_inputs(Builder& b, const Node& node, const
       inputs[i] = packed(b, inputs[i], layout, set);
     }
     const bool is_first_of_gemm = node.op == "Gemm" && i == 0;
-    if (stretches && !is_first_of_gemm) inputs[i] = aligned(b, inputs[i], layout, out, has_rows);
+    if (stretches(node) && !is_first_of_gemm) inputs[i] = aligned(b, inputs[i], layout, out, has_rows);
   }
   return inputs;
 }
 
 std::vector<Value*> RowPacker::pack_results(Builder& b, const Node& node, const RowSet* set) {
-  const std::vector<RowOperand>& operands = *needs_.operands(&node);
   const auto wanted = std::find_if(node.outputs.begin(), node.outputs.end(),
                                    [&](const Value* v) { return v != nullptr && needs_.need(v) != nullptr; });
   const RowLayout& out = needs_.need(*wanted)->layout;
-  std::vector<Value*> inputs = packed_inputs(b, node, set, out);
-  AttributeList attributes = attributes_of(node);
-  auto set_axis = [&](const RowLayout& layout, std::int64_t otherwise) {
-    const std::size_t axis = axis_from_front(node.attr_int("axis", otherwise), layout.rank());
-    std::erase_if(attributes, [](const auto& entry) { return entry.first == "axis"; });
-    attributes.emplace_back("axis", static_cast<std::int64_t>(layout.packed_axis(axis)));
-  };
-  const bool is_standard = node.domain.empty();
-  if (node.op == "Identity") return {inputs[0]};
-  if (arranges(node)) return {with_kept(b, inputs[0], out.kept_extents())};
-  if (node.op == "Transpose") {
-    const std::vector<std::int64_t> perm = packed_perm(node, *operands[0].layout);
-    return {std::is_sorted(perm.begin(), perm.end()) ? inputs[0] : b.op("Transpose", {inputs[0]}, {{"perm", perm}})};
-  }
-  if (node.op == "Expand") {
-    std::vector<Value*> shape{operands[0].layout->has_rows() ? b.ints({1}) : b.op("Shape", {places(b, set)})};
-    const Dims kept = to_dims(out.kept_extents());
-    shape.push_back(b.ints({kept.begin(), kept.end()}));
-    return {b.op("Expand", {inputs[0], b.op("Concat", shape, {{"axis", std::int64_t{0}}})})};
-  }
-  if (node.op == "Dropout") {
-    const std::vector<RowFactor> rows = out.row_factors();
-    Value* numbers = out.is_leading() ? places(b, set) : local_places(b, rows, places(b, set), extents_);
-    AttributeList drawn{{"stream", dropout::stream_name(node)}};
-    if (node.has_attribute("seed")) drawn.emplace_back("seed", node.attr_int("seed"));
-    inputs.resize(3, nullptr);
-    inputs.push_back(numbers);
-    return {b.op("RowDropout", inputs, drawn, "backpass")};
-  }
-  const bool is_embedding = node.op == "Gather" && is_standard && operands[1].layout;
-  if (node.def->tile == nullptr && !is_embedding) {
-    if (reduces(node) && inputs.size() > 1) {
-      inputs[1] = b.ints(packed_axes(*constant_ints(node, 1, "axes"), *operands[0].layout));
-    } else if (node.op == "Slice") {
-      inputs[3] = b.ints(packed_axes(*constant_ints(node, 3, "axes"), *operands[0].layout));
-    } else if (node.op == "Gather" || node.op == "Split") {
-      set_axis(*operands[0].layout, 0);
-    } else if (node.op == "Concat") {
-      set_axis(out, 0);
-    } else if (node.op == "Softmax" || node.op == "LogSoftmax" || node.op.find("Normalization") != std::string::npos) {
-      set_axis(out, -1);
-    }
-  }
-  return b.ops(node.op, inputs, node.op == "Split" ? node.outputs.size() : 1, attributes, node.domain);
+  return packed_results(
+      b, {node, *needs_.operands(&node), out, packed_inputs(b, node, set, out), places(b, set), extents_});
 }
 
 void RowPacker::pack_selection(const RowNeeds::Selection& found) {

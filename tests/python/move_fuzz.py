@@ -1,6 +1,6 @@
 """Random graphs with selections, with the passes that move them and without: values and gradients must be the same.
 
-    python tests/python/move_fuzz.py --first 0 --count 20000
+python tests/python/move_fuzz.py --first 0 --count 20000
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def enough(graph: moved_graphs.Drawn) -> float:
     return ENOUGH[np.dtype(np.float32 if narrow else graph.drawing.dtype)]
 
 
-def difference(found: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None], what: str, most: float) -> str:
+def difference(
+    found: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None], what: str, most: float
+) -> str:
     for i, (a, b) in enumerate(zip(found, expected, strict=True)):
         if a is None or b is None:
             # A gradient of nothing but zeros may be left out.
@@ -93,8 +95,15 @@ judged: Counter[bool] = Counter()
 
 
 def problem_of(seed: int, with_ort: bool = False) -> tuple[str, list[str]]:
-    """What is wrong with this seed's graph, and what the passes did in it. Graphs that they left alone are not run."""
-    graph = moved_graphs.draw(seed)
+    """What is wrong with this seed's graph, and what the passes did in it. Graphs that they left alone are not run.
+    Where float32 differs, float64 tells whether that is rounding: norms of nearly equal numbers."""
+    problem, reports = problem_in(moved_graphs.draw(seed), with_ort)
+    if "differs by" in problem:
+        problem, reports = problem_in(moved_graphs.draw(seed, wide=True), with_ort)
+    return problem, reports
+
+
+def problem_in(graph: moved_graphs.Drawn, with_ort: bool) -> tuple[str, list[str]]:
     try:
         session, reports = session_of(graph, PASSES)
     except backpass.Error as e:
@@ -120,7 +129,7 @@ def problem_of(seed: int, with_ort: bool = False) -> tuple[str, list[str]]:
 def refused_without(graph: moved_graphs.Drawn, error: backpass.Error) -> str:
     """A graph that is refused with the passes has to be refused without them."""
     try:
-        session_of(graph, ())
+        trained(graph, session_of(graph, ())[0])
     except backpass.Error:
         return ""
     return f"{type(error).__name__}: {error}"
@@ -133,9 +142,11 @@ def main() -> None:
     arguments = parser.parse_args()
     wrong, done = 0, Counter[str]()
     for seed in range(arguments.first, arguments.first + arguments.count):
-        problem, reports = problem_of(seed, True)
+        problem, reports = problem_of(seed, with_ort=seed % 4 == 0)
         done.update(["graphs", *(["graphs changed"] if reports and reports != ["refused"] else [])])
-        done.update(word for r in reports for word in r.replace("[", " ").split() if word[0].isupper() or word == "refused")
+        done.update(w for r in reports for w in r.replace("[", " ").split() if w[0].isupper() or w == "refused")
+        if seed % 1000 == 999:
+            print(f"up to {seed}", flush=True)
         if problem:
             wrong += 1
             print(f"WRONG seed {seed}: {problem}", flush=True)

@@ -334,8 +334,9 @@ def attention_like(d: Drawing, x: str) -> str:
     if len(shape) < 2:
         return x
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    scores = d.node("MatMul", [x, d.node("Transpose", [x], [shape[p] for p in perm], perm=perm)],
-                    (*shape[:-1], shape[-2]))
+    scores = d.node(
+        "MatMul", [x, d.node("Transpose", [x], [shape[p] for p in perm], perm=perm)], (*shape[:-1], shape[-2])
+    )
     return d.node("MatMul", [d.node("Softmax", [scores], d.shapes[scores], axis=-1), x], shape)
 
 
@@ -355,8 +356,9 @@ def concat(d: Drawing, x: str) -> str:
     axis = d.axis(x)
     shape = d.shapes[x]
     fits = [n for n, s in d.shapes.items() if len(s) == len(shape) and replaced(s, axis) == replaced(shape, axis)]
-    others = [d.choice(fits) if d.coin() else d.weight(*replaced(shape, axis, d.number(0, 3)))
-              for _ in range(d.number(1, 2))]
+    others = [
+        d.choice(fits) if d.coin() else d.weight(*replaced(shape, axis, d.number(0, 3))) for _ in range(d.number(1, 2))
+    ]
     parts = [*others[:1], x, *others[1:]] if d.coin() else [x, *others]
     return d.node("Concat", parts, replaced(shape, axis, sum(d.shapes[p][axis] for p in parts)), axis=axis)
 
@@ -420,10 +422,11 @@ class Drawn:
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
-def draw(seed: int) -> Drawn:
-    """The graph of a seed."""
+def draw(seed: int, wide: bool = False) -> Drawn:
+    """The graph of a seed; `wide`: in float64 whatever it was drawn in."""
     rng = np.random.default_rng(seed)
-    d = Drawing(rng, rng.choice([np.float32, np.float64]))
+    drawn = rng.choice([np.float32, np.float64])
+    d = Drawing(rng, np.float64 if wide else drawn)
     extents = [0, 1, 2] if d.coin(0.05) else [1, 2, 3, 4, 5, 6, 8]
     x = d.input(*(d.choice(extents) for _ in range(d.number(1, 4))))
     for _ in range(d.number(1, 3)):
