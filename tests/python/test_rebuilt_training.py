@@ -90,6 +90,7 @@ def test_same_losses_and_gradients(seed: int, tmp_path: Path) -> None:
     module, state = start(tmp_path, seed, options=SessionOptions(verify_passes=True))
     assert_same(losses_and_gradients(module, state, data), wanted)
     assert refusals(module) == []
+    assert all(choice.operations >= 0 for choice in module.data_report().choices)
     module.export_model_for_training(tmp_path / "stored.onnx")
     for options in (None, PLAIN):
         assert_same(losses_and_gradients(*start(tmp_path, seed, "stored.onnx", options), data), wanted)
