@@ -1,5 +1,7 @@
 #include "training/data_costs.hpp"
 
+#include <algorithm>
+
 #include "training/outline.hpp"
 
 namespace backpass {
@@ -15,9 +17,12 @@ std::vector<RuntimeValue> shapes_of_inputs(const Binding& binding) {
   return inputs;
 }
 
+/// Operations are known where all extents are.
 void add_numbers(ChoiceReport& choice, const Program& program, const Binding& binding) {
-  for (double operations : count_operations(program, binding)) choice.operations += operations;
   choice.bytes = static_cast<std::int64_t>(binding.arena_bytes());
+  if (!std::all_of(binding.values.begin(), binding.values.end(), [](const BoundValue& v) { return v.is_known; }))
+    return;
+  for (double operations : count_operations(program, binding)) choice.operations += operations;
 }
 
 }  // namespace

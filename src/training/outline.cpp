@@ -137,12 +137,26 @@ class OutlineMaker {
 
 }  // namespace
 
+namespace {
+
+/// Contents that were known as expressions are numbers, or not known.
+void set_contents(Value& value, const Tensor* constant) {
+  if (!value.ints) return;
+  value.ints.reset();
+  if (constant == nullptr || constant->dtype() != DType::int64) return;
+  const std::int64_t* numbers = constant->as<std::int64_t>();
+  value.ints.emplace(numbers, numbers + constant->size());
+}
+
+}  // namespace
+
 std::vector<double> count_operations(const Program& program, const Binding& binding) {
   const Clone numbers = clone(*program.graph);
   for (std::size_t v = 0; v < program.values.size(); ++v) {
     const auto found = numbers.copies.find(program.values[v]);
     if (found == numbers.copies.end() || !binding.values[v].is_known) continue;
     found->second->type.shape = to_shape(binding.values[v].dims());
+    set_contents(*found->second, binding.values[v].constant);
   }
   std::unordered_map<const Node*, double> found;
   for (std::size_t i = 0; i < program.graph->nodes().size(); ++i) {
