@@ -34,16 +34,20 @@ bool keeps_gradient(const Graph& graph, const Head& head, bool is_differentiated
   return head.weight->producer != nullptr || head.weight->type.dtype != work_type(head);
 }
 
+/// Rows that are worked on together, of as many as there can be.
+std::int64_t rows_together(const Head& head, std::int64_t rows, std::int64_t features) {
+  const LinearLossShape shape{
+      .rows = rows, .features = features, .classes = head.classes, .classes_first = true, .wants_gradients = true};
+  return rows_at_once(shape, byte_size(work_type(head), 1));
+}
+
+const Dim& features_of(const Head& head) { return (*head.weight->type.shape)[head.classes_first ? 1 : 0]; }
+
 /// Fewer rows than features, with those that are worked on together, have scores that need less memory.
 bool has_many_rows(const Head& head, const Dim& rows) {
-  const Dim& features = (*head.weight->type.shape)[head.classes_first ? 1 : 0];
+  const Dim& features = features_of(head);
   if (!rows.is_known() || !features.is_known()) return false;
-  const LinearLossShape shape{.rows = rows.value(),
-                              .features = features.value(),
-                              .classes = head.classes,
-                              .classes_first = true,
-                              .wants_gradients = true};
-  return rows.value() > features.value() + rows_at_once(shape, byte_size(work_type(head), 1));
+  return rows.value() > features.value() + rows_together(head, rows.value(), features.value());
 }
 
 std::int64_t code_of(DType dtype) { return static_cast<std::int64_t>(dtype); }
@@ -166,8 +170,16 @@ void rewrite_result(Graph& graph, const Head& head, Value* result) {
   graph.replace_uses(result, made);
 }
 
+/// However few rows data leave, so many are worked on together as memory for all would allow.
+void set_found_rows(Node& loss, const Head& head, const Dim& most) {
+  const Dim& features = features_of(head);
+  const bool is_found = !is_known(*loss.input(0)->type.shape) && most.is_known() && features.is_known();
+  if (is_found) loss.attributes["rows_at_once"] = rows_together(head, most.value(), features.value());
+}
+
 void rewrite_loss(Graph& graph, const Head& head) {
   Node& loss = *head.loss;
+  const Dim most = most_rows(graph, head);
   Value* result = loss.output(0);
   Rows rows(graph, head);
   redirect_shapes(graph, head, head.product->output(0), 0, rows);
@@ -186,6 +198,7 @@ void rewrite_loss(Graph& graph, const Head& head) {
   graph.rewrite(loss, "backpass", "LinearCrossEntropy", inputs);
   loss.outputs.resize(1);
   set_attributes(loss, head);
+  set_found_rows(loss, head, most);
   const bool by_row = head.reduction == "none" && head.labels->type.shape->size() != 1;
   if (by_row || result->type.dtype != dtype) rewrite_result(graph, head, result);
 }

@@ -7,7 +7,7 @@
 //   label_smoothing           as PyTorch's cross_entropy has it: a part of the label that all classes share
 //   weight_type               weights are rounded to it before they are used; they may be of 16 bits themselves
 //   mean_of_none              of no label that counts; not a number without it
-//   rows_at_once              for measurements: at most so many rows are worked on together
+//   rows_at_once              at most so many rows are worked on together, whatever memory that takes
 //
 // LinearCrossEntropyGrad(flow, x, weight, labels, bias, class_weights) -> dx, dweight, dbias: with reduction "none"
 // what flows back to each row is known later only; scores are computed again.

@@ -50,7 +50,10 @@ std::int64_t best_rows(const LinearLossShape& s, std::size_t element_bytes) {
 }  // namespace
 
 std::int64_t rows_at_once(const LinearLossShape& s, std::size_t element_bytes) {
-  if (s.rows_at_once > 0) return (s.rows_at_once + kTileColumns - 1) / kTileColumns * kTileColumns;
+  if (s.rows_at_once > 0) {
+    const std::int64_t rows = std::min(std::max<std::int64_t>(1, s.rows), s.rows_at_once);
+    return (rows + kTileColumns - 1) / kTileColumns * kTileColumns;
+  }
   std::int64_t rows = std::min(std::max<std::int64_t>(1, s.rows), best_rows(s, element_bytes));
   // All scores at once would need no more.
   const std::size_t whole = static_cast<std::size_t>(s.rows * s.classes) * element_bytes;
