@@ -4,6 +4,8 @@ ORTModule of onnxruntime-training 1.19.2: the same network and batch, engines ta
 python benchmarks/torch_front.py                          everything (--write: also into docs/torch_speed.md)
 python benchmarks/torch_front.py --networks gpt2 --threads 1 --turns 3 --engines backpass eager
 python benchmarks/torch_front.py --dropout 0              the losses of all engines agree then
+python benchmarks/torch_front.py --padded                 batches with padding and few labels, into docs/padded_speed.md
+python benchmarks/torch_front.py --padded --dense         the same networks where there is nothing to leave out
 BACKPASS_ORT_TRAINING_PYTHON=/path/to/python python benchmarks/torch_front.py   with the original
 """
 
@@ -17,17 +19,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from padded_networks import PADDED
 from torch_networks import NETWORKS
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "torch_speed.md"
+DOCS = HERE.parent / "docs"
 ORIGINAL = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
 STEADY = ["bert_classify", "bert_masked", "gpt2", "tutorial", "resnet18", "llama"]
 ENGINES = ["backpass", "eager", "original"]
+PADDED_ENGINES = ["backpass", "backpass-dense", "eager", "inductor", "original"]
 
 
 # The original does not get through torch's fused attention with dropout.
 NEEDS = {"original": {"BENCHMARK_ATTENTION": "eager"}}
+
+
+def environment_of(engine: str, threads: int) -> dict[str, str]:
+    """The original has an environment of its own, and must not find packages of ours."""
+    kept = {k: v for k, v in os.environ.items() if engine != "original" or k != "PYTHONPATH"}
+    return {**kept, "OMP_NUM_THREADS": str(threads), **NEEDS.get(engine, {})}
 
 
 class Worker:
@@ -38,7 +48,7 @@ class Worker:
         command = [python, HERE / "torch_worker.py", engine, network, threads, dropout]
         self.process = subprocess.Popen(
             [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads), **NEEDS.get(engine, {})},
+            text=True, env=environment_of(engine, threads),
         )  # fmt: skip
         self.times: list[float] = []
         self.losses: list[float] = []
@@ -106,35 +116,56 @@ def machine() -> str:
     return f"{len(names)} x {names[0]}"
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=STEADY)
-    parser.add_argument("--engines", nargs="+", default=[e for e in ENGINES if e != "original" or ORIGINAL])
+    parser.add_argument("--padded", action="store_true", help="the networks with padding and few labels")
+    parser.add_argument("--dense", action="store_true", help="these on full sentences, every label counting")
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, *PADDED])
+    parser.add_argument("--engines", nargs="+")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn")
-    parser.add_argument("--write", action="store_true", help=f"also put the table into docs/{PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="also put the table into docs/")
     options = parser.parse_args()
+    options.networks = options.networks or (list(PADDED) if options.padded else STEADY)
+    engines = PADDED_ENGINES if options.padded else ENGINES
+    options.engines = options.engines or [e for e in engines if e != "original" or ORIGINAL]
+    if options.dense:
+        os.environ["BENCHMARK_DENSE"] = "1"  # of the workers
+    return options
+
+
+def heading(options: argparse.Namespace) -> list[str]:
     ratios = [f"to {engine}" for engine in options.engines if engine != "backpass"]
     titles = ["network", "threads", *options.engines, *ratios, "first step, s", "losses"]
-    lines = [
+    padded = (
+        "Lengths and numbers of labels differ in each of eight batches, which take turns. " if options.padded else ""
+    )
+    return [
         "Median of single steps (forward, backward), minimum in brackets, in ms; engines took turns. Ratios",
         f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps and losses: in order.",
         "The original gets transformers' attention written out, for it does not take torch's fused one with dropout;",
-        f"the others take the library's choice. {machine()}, torch {torch.__version__}.",
+        f"the others take the library's choice. {padded}{machine()}, torch {torch.__version__}.",
         "",
         "| " + " | ".join(titles) + " |",
         "| --- " * len(titles) + "|",
     ]
+
+
+def main() -> None:
+    options = arguments()
+    lines = heading(options)
     print(*lines, sep="\n", flush=True)
     for network in options.networks:
         for threads in options.threads:
             lines.append(measure(network, threads, options))
             print(lines[-1], flush=True)
     if options.write:
-        heading = ["# Training steps of PyTorch modules", "", "Written by `benchmarks/torch_front.py --write`.", ""]
-        PAGE.write_text("\n".join([*heading, *lines, ""]))
+        written = "--padded --write" if options.padded else "--write"
+        title = "# Training steps of PyTorch modules" + (" on padded batches" if options.padded else "")
+        page = DOCS / ("padded_speed.md" if options.padded else "torch_speed.md")
+        page.write_text("\n".join([title, "", f"Written by `benchmarks/torch_front.py {written}`.", "", *lines, ""]))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from padded_networks import NAMES, PADDED
 from torch import nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -184,7 +185,16 @@ NETWORKS: dict[str, Callable[[float], Made]] = {
 }
 
 
-def make(name: str, dropout: float) -> tuple[nn.Module, tuple[Any, ...]]:
+def make_batches(name: str, dropout: float) -> tuple[nn.Module, list[tuple[Any, ...]]]:
+    """The module and the batches that take turns; most networks have one."""
     torch.manual_seed(0)
+    if name in PADDED:
+        model, batches = PADDED[name](dropout)
+        return WithLoss(model, NAMES).train(), batches
     module, inputs = NETWORKS[name](dropout)
-    return module.train(), inputs
+    return module.train(), [inputs]
+
+
+def make(name: str, dropout: float) -> tuple[nn.Module, tuple[Any, ...]]:
+    module, batches = make_batches(name, dropout)
+    return module, batches[0]

@@ -113,6 +113,12 @@ class TrainingSession {
   /// The eval model with the present parameters built in, cut down to what the named outputs need.
   void export_model_for_inferencing(const std::filesystem::path& path, std::span<const std::string> outputs) const;
 
+  /// The training model with everything left out that need not be computed, as a training model of the same inputs,
+  /// outputs and parameters. What only data can tell (rows without a label, padding) it finds out itself in every step,
+  /// so it is right for all data, and best where much can be left out. Operators of domain `backpass` in it are known
+  /// to Backpass alone. Unsupported, saying why, where the model's gradients are not just the derivative of its loss.
+  void export_model_for_training(const std::filesystem::path& path) const;
+
   /// The plan of a training step for these inputs, and what is held beside it.
   PlanReport plan(std::span<const RuntimeValue> inputs) const;
   /// The same of train_and_update, as things stand.
@@ -120,6 +126,8 @@ class TrainingSession {
   /// What rewriting passes did to the training model, and what its backward pass makes again
   /// (SessionOptions::max_memory).
   std::vector<Report> pass_reports() const;
+  /// How training steps were decided on by the data of their batches.
+  DataReport data_report() const;
   /// The training model after rewriting, before it is laid out for running, as a serialized ONNX model that an
   /// InferenceSession can load: parameters are inputs; behind the outputs come gradients and new values of statistics.
   std::string execution_model() const;

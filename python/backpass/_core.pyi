@@ -548,6 +548,9 @@ def build_training_model(model: bytes, requires_grad: list[str], frozen: list[st
     The training and the eval model of a model whose first output is the loss.
     """
 
+def rewrite_training_model(model: bytes, parameters: list[str]) -> bytes:
+    """The training model with everything left out that need not be computed."""
+
 def running_statistics(model: bytes) -> list[str]:
     """Initializers that batch normalisations in training mode update."""
 
@@ -601,11 +604,15 @@ class TrainingSession:
 
     def export_model_for_inferencing(self, path: str | os.PathLike, outputs: Sequence[str]) -> None: ...
 
+    def export_model_for_training(self, path: str | os.PathLike) -> None: ...
+
     def plan(self, inputs: list) -> PlanReport: ...
 
     def plan_update(self, inputs: list) -> PlanReport: ...
 
     def pass_reports(self) -> list[Report]: ...
+
+    def data_report(self) -> DataReport: ...
 
     def execution_model(self) -> bytes:
         """

@@ -297,6 +297,15 @@ class Module:
             names = name_list("graph_output_names", graph_output_names)
             self._session.export_model_for_inferencing(os.fspath(inference_model_uri), names)
 
+    def export_model_for_training(self, training_model_uri: str | os.PathLike[str]) -> None:
+        """Writes the training model with everything left out that need not be computed.
+
+        Same inputs, outputs and parameters; the checkpoint, eval and optimizer model go on as they are. Rows without a
+        label and padding are found in every step, so that it is right for all data. Only Backpass can run it.
+        """
+        with self._state._lock:
+            self._session.export_model_for_training(os.fspath(training_model_uri))
+
     def input_names(self) -> list[str]:
         return [info.name for info in self._session.inputs(self.training)]
 
@@ -319,6 +328,13 @@ class Module:
         """What was folded, merged and fused, and what the backward pass makes again to stay within ``max_memory``."""
         with self._state._lock:
             return self._session.pass_reports()
+
+    def data_report(self) -> _core.DataReport:
+        """What the latest batch is like (shares of rows with a label, of tokens that are no padding), which passes that
+        was worth, how often others were, and what a step takes with them.
+        """
+        with self._state._lock:
+            return self._session.data_report()
 
     def execution_model(self) -> bytes:
         """The training model after rewriting, before it is laid out for running: an ONNX model for InferenceSession.

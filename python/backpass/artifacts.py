@@ -37,6 +37,7 @@ def generate_artifacts(
     additional_output_names: Sequence[str] | None = None,
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
+    compute_less: bool = False,
 ) -> None:
     """Writes ``training_model.onnx``, ``eval_model.onnx``, ``checkpoint``, and what else is asked for.
 
@@ -49,6 +50,8 @@ def generate_artifacts(
     ``optimizer``: also writes ``optimizer_model.onnx``. ``nominal_checkpoint``: also writes ``nominal_checkpoint``, the
     parameters without their data.
     ``additional_output_names``: values that training and eval model return after the loss.
+    ``compute_less``: the training model leaves out what need not be computed, as a `Module` would on loading it; what
+    only data can tell (rows without a label, padding) it finds in every step. Only Backpass can run it then.
     Files go to ``artifact_directory`` (the current one when None), their names preceded by ``prefix``. They replace
     older ones only when all have been written.
     """
@@ -71,6 +74,8 @@ def generate_artifacts(
     with onnxblock.base(weights.model):
         block(*inputs)
     training, evaluation = block.to_model_proto()
+    if compute_less:
+        training = _with_less(training, [tensor.name for tensors in block.parameters() for tensor in tensors])
     files = {"training_model.onnx": training, "eval_model.onnx": evaluation}
     if chosen_optimizer is not None:
         with onnxblock.empty_base(graph_utils.opset_of(weights.model)) as accessor:
@@ -99,6 +104,11 @@ class _Assembly(onnxblock.TrainingBlock):
         self._parameters = trained, frozen
         for model in (self.base, *self.to_model_proto()):
             self._weights.sort_inputs(model)
+
+
+def _with_less(training: onnx.ModelProto, parameters: list[str]) -> onnx.ModelProto:
+    rewritten = _core.rewrite_training_model(training.SerializeToString(), parameters)
+    return onnx.load_model_from_string(rewritten)
 
 
 def _refuse_unsupported(ort_format: bool, custom_op_library: str | os.PathLike[str] | None) -> None:

@@ -92,6 +92,9 @@ def _add_artifacts(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command.add_argument("--out", type=Path, default=Path(), help="existing folder for the files; default: this one")
     command.add_argument("--prefix", default="", help="what the names of the files begin with")
     command.add_argument("--nominal-checkpoint", action="store_true", help="also write parameters without data")
+    command.add_argument(
+        "--compute-less", action="store_true", help="training leaves out rows without labels and padding; ours alone"
+    )
 
 
 def _check(options: argparse.Namespace) -> bool:
@@ -131,6 +134,7 @@ def _artifacts(options: argparse.Namespace) -> bool:
         additional_output_names=options.outputs,
         nominal_checkpoint=options.nominal_checkpoint,
         loss_input_names=options.loss_inputs,
+        compute_less=options.compute_less,
     )
     print(f"{len(trained)} parameters to train, {len(frozen)} frozen; files in {options.out.resolve()}")
     return True

@@ -97,9 +97,11 @@ void bind_training(nb::module_& m) {
             s.export_model_for_inferencing(path, outputs);
           },
           nb::arg("path"), nb::arg("outputs"), NoGil())
+      .def("export_model_for_training", &TrainingSession::export_model_for_training, nb::arg("path"), NoGil())
       .def("plan", &plan<&TrainingSession::plan>, nb::arg("inputs"))
       .def("plan_update", &plan<&TrainingSession::plan_update>, nb::arg("inputs"))
       .def("pass_reports", &TrainingSession::pass_reports)
+      .def("data_report", &TrainingSession::data_report)
       .def(
           "execution_model", [](const TrainingSession& s) { return to_bytes(s.execution_model()); },
           "The training model after rewriting: parameters are inputs, gradients follow the outputs.")

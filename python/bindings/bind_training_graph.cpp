@@ -2,10 +2,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bindings.hpp"
 #include "model/training_graph.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
+#include "training/rewritten_model.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;
@@ -26,6 +29,19 @@ nb::tuple build(const nb::bytes& model, const std::vector<std::string>& requires
   return nb::make_tuple(to_bytes(training), to_bytes(eval));
 }
 
+nb::bytes rewrite(const nb::bytes& model, const std::vector<std::string>& parameters) {
+  const std::string_view bytes = view_of(model);
+  auto is_parameter = [&](const std::string& name) {
+    return std::find(parameters.begin(), parameters.end(), name) != parameters.end();
+  };
+  std::string rewritten;
+  {
+    const Unlocked unlocked;
+    rewritten = onnx_io::write_model(rewritten_model(onnx_io::read_model(bytes, nullptr), is_parameter));
+  }
+  return to_bytes(rewritten);
+}
+
 }  // namespace
 
 void bind_training_graph(nb::module_& m) {
@@ -33,6 +49,9 @@ void bind_training_graph(nb::module_& m) {
         nb::arg("outputs"), "The training and the eval model of a model whose first output is the loss.",
         nb::sig("def build_training_model(model: bytes, requires_grad: list[str], frozen: list[str], outputs: "
                 "list[str]) -> tuple[bytes, bytes]"));
+  m.def("rewrite_training_model", &rewrite, nb::arg("model"), nb::arg("parameters"),
+        "The training model with everything left out that need not be computed.",
+        nb::sig("def rewrite_training_model(model: bytes, parameters: list[str]) -> bytes"));
   m.def(
       "running_statistics",
       [](const nb::bytes& model) { return running_statistics(onnx_io::read_model(view_of(model), nullptr)); },

@@ -66,6 +66,8 @@ onnx_io::AttributeProto attribute_proto(const std::string& name, const Attribute
       attribute);
 }
 
+constexpr const char* kProducer = "backpass";
+
 /// Writes one model. Names of values in subgraphs are made different from all others, as the standard demands.
 class Exporter {
  public:
@@ -79,7 +81,7 @@ class Exporter {
     }
     model.graph = write(graph, true);
     model.ir_version = ir_version_for(opset_);
-    model.producer_name = "backpass";
+    model.producer_name = kProducer;
     model.opset_import.push_back({"", opset_});
     for (const auto& [domain, version] : other_domains_) model.opset_import.push_back({domain, version});
     return model;
@@ -259,6 +261,8 @@ onnx_io::TypeProto to_proto(const Type& type) {
   }
   return proto;
 }
+
+bool is_ours(const onnx_io::ModelProto& model) { return model.producer_name == kProducer; }
 
 onnx_io::ModelProto export_graph(const Graph& graph, const ExportOptions& options) {
   return Exporter(options).run(graph);

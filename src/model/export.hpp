@@ -25,6 +25,9 @@ struct ExportOptions {
   bool with_types = true;                 ///< write value_info for every value whose type is known
 };
 
+/// Whether export_graph wrote the model.
+bool is_ours(const onnx_io::ModelProto& model);
+
 /// InternalBug when the graph is a plan's own copy (OpDef::is_lowered).
 onnx_io::ModelProto export_graph(const Graph& graph, const ExportOptions& options = {});
 

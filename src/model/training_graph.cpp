@@ -107,11 +107,7 @@ class Assembly {
 
  private:
   void accumulate(Value* sum, Value* value, Value* overwrite, const std::string& name, Names& names) {
-    Value* done = graph_.add_value(name + std::string(kAccumulatedSuffix), Type::tensor(DType::boolean, Shape{1}));
-    graph_.add_node("InPlaceAccumulatorV2", {sum, value, overwrite}, {done},
-                    concat("GradientAccumulator", graph_.outputs.size()), "com.microsoft");
-    graph_.outputs.push_back(done);
-    names.push_back(done->name);
+    names.push_back(add_accumulator(graph_, sum, value, overwrite, name)->name);
   }
 
   /// Batch normalisations in training mode whose statistics are parameters write them back.
@@ -176,6 +172,14 @@ void collect_statistics(const std::vector<onnx_io::NodeProto>& nodes, Names& nam
 }
 
 }  // namespace
+
+Value* add_accumulator(Graph& graph, Value* sum, Value* value, Value* overwrite, const std::string& name) {
+  Value* done = graph.add_value(name + std::string(kAccumulatedSuffix), Type::tensor(DType::boolean, Shape{1}));
+  graph.add_node("InPlaceAccumulatorV2", {sum, value, overwrite}, {done},
+                 concat("GradientAccumulator", graph.outputs.size()), "com.microsoft");
+  graph.outputs.push_back(done);
+  return done;
+}
 
 TrainingModels build_training_models(const onnx_io::ModelProto& model, const TrainingRequest& request) {
   check_names(model.graph, request);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/graph.hpp"
 #include "onnx_io/proto.hpp"
 
 namespace backpass {
@@ -31,6 +32,10 @@ TrainingModels build_training_models(const onnx_io::ModelProto& model, const Tra
 /// Initializers that hold running mean and variance of batch normalisations in training mode: they change while
 /// training, so they belong among the frozen parameters.
 std::vector<std::string> running_statistics(const onnx_io::ModelProto& model);
+
+/// Appends what adds `value` to `sum`, an input, in place, or overwrites it where `overwrite` is true. Its flag, which is
+/// named after `name`, becomes an output and is returned.
+Value* add_accumulator(Graph& graph, Value* sum, Value* value, Value* overwrite, const std::string& name);
 
 inline constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";
 inline constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";

@@ -2,20 +2,12 @@
 #include <map>
 #include <optional>
 
+#include "graph/exact_text.hpp"
 #include "graph/op.hpp"
 #include "passes/list.hpp"
 
 namespace backpass {
 namespace {
-
-std::string bytes_of(const Tensor& t) {
-  std::string text = std::string(name_of(t.dtype())) + to_string(t.dims());
-  if (t.dtype() == DType::string) {
-    for (const std::string& s : t.values<std::string>()) text += std::to_string(s.size()) + ":" + s;
-    return text;
-  }
-  return text.append(t.as<char>(), t.bytes());
-}
 
 /// Names shared by equal values: constants by contents, everything else by identity. Of large ones, only those that are
 /// never trained (masks, positions): parameters that begin alike need not stay so.
@@ -24,7 +16,7 @@ class Identities {
   std::string of(const Value* v) {
     if (v == nullptr) return "_";
     if (!v->constant || v->constant->dtype() == DType::string) return name_of(v);
-    if (v->constant->bytes() <= kSmall) return "c" + bytes_of(*v->constant);
+    if (v->constant->bytes() <= kSmall) return "c" + exact_text(*v->constant);
     return is_float(v->constant->dtype()) ? name_of(v) : name_of(first_like(v));
   }
 
@@ -47,32 +39,13 @@ class Identities {
   std::map<std::string, std::vector<const Value*>> constants_;  // by type and their first bytes
 };
 
-std::optional<std::string> text_of(const Attribute& attribute) {
-  struct Visitor {
-    std::optional<std::string> operator()(std::int64_t v) const { return std::to_string(v); }
-    std::optional<std::string> operator()(float v) const { return std::string(reinterpret_cast<const char*>(&v), 4); }
-    std::optional<std::string> operator()(const std::string& v) const { return v; }
-    std::optional<std::string> operator()(const Tensor& v) const { return bytes_of(v); }
-    std::optional<std::string> operator()(const std::vector<std::int64_t>& v) const { return to_string(v); }
-    std::optional<std::string> operator()(const std::vector<float>& v) const {
-      return std::string(reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float));
-    }
-    std::optional<std::string> operator()(const std::vector<std::string>&) const { return std::nullopt; }
-    std::optional<std::string> operator()(const std::vector<Tensor>&) const { return std::nullopt; }
-    std::optional<std::string> operator()(const Type&) const { return std::nullopt; }
-  };
-  return std::visit(Visitor{}, attribute);
-}
-
 std::optional<std::string> key_of(const Node& node, Identities& identities) {
   if (node.def == nullptr || node.def->is_random || !node.subgraphs.empty()) return std::nullopt;
   std::string key = concat(node.domain, ".", node.op, "@", node.opset, "/", node.outputs.size());
   for (const Value* v : node.outputs) key += v == nullptr ? "-" : "+";
   for (const Value* v : node.inputs) key += "|" + identities.of(v);
   for (const auto& [name, attribute] : node.attributes) {
-    std::optional<std::string> text = text_of(attribute);
-    if (!text) return std::nullopt;
-    key += "#" + name + "=" + *text;
+    key += "#" + name + "=" + exact_text(attribute);
   }
   return key;
 }

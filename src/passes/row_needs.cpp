@@ -59,9 +59,10 @@ void RowNeeds::visit(Node& node) {
   if (const auto site = site_of_.find(&node); site != site_of_.end()) return visit_site(sites_[site->second]);
   const auto wanted = [&](const Value* v) { return is_wanted(v); };
   if (std::none_of(node.outputs.begin(), node.outputs.end(), wanted)) return;
-  if (visit_rows(node)) return;
-  if (const std::optional<RowSelection> selection = row_selection(node)) return visit_selection(*selection);
-  want_inputs_whole(node);
+  const std::optional<RowSelection> selection = row_selection(node);
+  // Who chooses rows of a table is an embedding; of what was computed, its choice is what is needed of that.
+  if (selection && selection->data()->producer != nullptr && visit_selection(*selection)) return;
+  if (!visit_rows(node)) want_inputs_whole(node);
 }
 
 /// Rows of a node's results that are needed, all of one set, by rows of its operands.
@@ -103,16 +104,15 @@ bool RowNeeds::can_pack(const Node& node, const RowNeed& wanted, const std::vect
   return node.op != "Gemm" || !wanted.layout.is_kept(0);
 }
 
-void RowNeeds::visit_selection(const RowSelection& selection) {
+bool RowNeeds::visit_selection(const RowSelection& selection) {
   const Value* result = selection.node->output(0);
-  const RowNeed* of_result = need(result);
-  const std::size_t given = result->type.shape->size() + selection.row_axes - selection.data()->type.shape->size();
-  if (of_result != nullptr && !(of_result->layout == RowLayout::leading(*result->type.shape, given)))
-    of_result = nullptr;
   const Shape& shape = *selection.data()->type.shape;
   for (std::size_t i = 0; i < selection.row_axes; ++i) {
-    if (!extents_.has(shape[i])) return want_inputs_whole(*selection.node);
+    if (!extents_.has(shape[i])) return false;
   }
+  const RowNeed* of_result = need(result);
+  const std::size_t given = result->type.shape->size() + selection.row_axes - shape.size();
+  if (of_result != nullptr && !(of_result->layout == RowLayout::leading(*result->type.shape, given))) return false;
   choosers_.push_back(selection);
   const RowSelection& chooser = choosers_.back();
   std::optional<RowNeed> wanted;
@@ -120,12 +120,13 @@ void RowNeeds::visit_selection(const RowSelection& selection) {
     wanted = need_in_space(chooser);
   } else if (chooses_fewer(selection)) {
     sets_.push_back({.selection = &chooser, .of_result = of_result == nullptr ? nullptr : of_result->set});
-    wanted = {&sets_.back(), RowLayout::leading(*selection.data()->type.shape, selection.row_axes), &chooser};
+    wanted = {&sets_.back(), RowLayout::leading(shape, selection.row_axes), &chooser};
   }
-  if (!wanted) return want_inputs_whole(*selection.node);
+  if (!wanted) return false;
   selections_.push_back({selection, *wanted, of_result == nullptr ? nullptr : of_result->set});
   want(selection.data(), *wanted, selection.node);
   for (std::size_t i = 1; i < selection.node->inputs.size(); ++i) want_whole(selection.node->inputs[i], selection.node);
+  return true;
 }
 
 /// In the numbering of the one space that has as many rows.

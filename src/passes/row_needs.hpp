@@ -75,7 +75,7 @@ class RowNeeds {
   void sweep();
   bool flip_one();
   void visit(Node& node);
-  void visit_selection(const RowSelection& selection);
+  bool visit_selection(const RowSelection& selection);
   void visit_site(Site& site);
   bool visit_rows(Node& node);
   void want_whole(const Value* v, const Node* reader);

@@ -5,7 +5,7 @@
 #include "graph/clone.hpp"
 #include "plan/lower.hpp"
 #include "runtime/call_scope.hpp"
-#include "training/outline.hpp"
+#include "training/data_costs.hpp"
 
 namespace backpass {
 
@@ -133,25 +133,6 @@ Reports ModuleVariants::refusals() {
   return reports;
 }
 
-namespace {
-
-/// Tensors without contents, of the extents that a run had.
-std::vector<RuntimeValue> shapes_of_inputs(const Binding& binding) {
-  std::vector<RuntimeValue> inputs;
-  for (int v : binding.program->inputs) {
-    const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
-    inputs.emplace_back(Tensor(value.dtype, value.dims(), nullptr, nullptr));
-  }
-  return inputs;
-}
-
-void add_numbers(ChoiceReport& choice, const Program& program, const Binding& binding) {
-  for (double operations : count_operations(program, binding)) choice.operations += operations;
-  choice.bytes = static_cast<std::int64_t>(binding.arena_bytes());
-}
-
-}  // namespace
-
 DataReport ModuleVariants::densities() {
   std::lock_guard lock(mutex_);
   DataReport report{.densities = with_sequences(last_), .chosen = last_.passes, .build_seconds = build_seconds_};
@@ -161,18 +142,7 @@ DataReport ModuleVariants::densities() {
 
 DataReport ModuleVariants::data_report(const OutputMask& seeded) {
   DataReport report = densities();
-  if (report.densities.empty()) return report;
-  const Names none;
-  if (report.choices.front().passes != none) report.choices.insert(report.choices.begin(), ChoiceReport());
-  const auto last = get(seeded, report.chosen)->plan->current()->executable->last_run();
-  for (ChoiceReport& choice : report.choices) {
-    const std::shared_ptr<ReadyPlan> plan = get(seeded, choice.passes)->plan->current();
-    std::shared_ptr<const Binding> numbers = plan->executable->last_run();
-    if (choice.passes.empty() && last != nullptr) {  // what the others are compared with
-      numbers = at_most(plan->executable->binding_for(shapes_of_inputs(*last))).back();
-    }
-    if (numbers != nullptr) add_numbers(choice, *plan->program, *numbers);
-  }
+  add_costs(report, [&](const Names& chosen) -> TrainingPlan& { return *get(seeded, chosen)->plan; });
   return report;
 }
 

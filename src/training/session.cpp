@@ -110,6 +110,10 @@ void TrainingSession::export_model_for_inferencing(const std::filesystem::path& 
   onnx_io::write_model(inference_model(*impl_->eval_proto, *impl_->state, outputs), path, options);
 }
 
+void TrainingSession::export_model_for_training(const std::filesystem::path& path) const {
+  onnx_io::write_model(impl_->training->rewritten_model(), path);
+}
+
 PlanReport TrainingSession::plan(std::span<const RuntimeValue> inputs) const { return impl_->plan(inputs); }
 
 PlanReport TrainingSession::plan_update(std::span<const RuntimeValue> inputs) const {
@@ -117,6 +121,8 @@ PlanReport TrainingSession::plan_update(std::span<const RuntimeValue> inputs) co
 }
 
 std::vector<Report> TrainingSession::pass_reports() const { return impl_->pass_reports(); }
+
+DataReport TrainingSession::data_report() const { return impl_->training->data_report(); }
 
 std::string TrainingSession::execution_model() const { return impl_->training->execution_model(); }
 

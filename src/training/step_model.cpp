@@ -1,56 +1,31 @@
 #include "training/step_model.hpp"
 
 #include <algorithm>
-#include <set>
 
-#include "graph/clone.hpp"
-#include "graph/halves.hpp"
-#include "graph/overwriting.hpp"
 #include "model/export.hpp"
-#include "model/import.hpp"
-#include "model/parameters.hpp"
-#include "model/training_graph.hpp"
 #include "onnx_io/writer.hpp"
-#include "plan/lower.hpp"
 #include "runtime/call_scope.hpp"
 #include "runtime/options.hpp"
 #include "runtime/value_info.hpp"
-#include "training/training_plan.hpp"
-#include "training/unwrap.hpp"
+#include "training/rewritten_model.hpp"
+#include "training/step_variants.hpp"
 
 namespace backpass {
 
 struct StepModel::Impl {
   SessionOptions options;
-  std::int64_t opset = 0;
-  std::unique_ptr<Graph> graph;         // after passes: what execution_model() writes
-  std::unique_ptr<Graph> lowered;       // the same as it is planned; gradients are outputs
-  std::unique_ptr<Graph> accumulating;  // lowered, with accumulators, once gradients were added up
-  UpdateGraph updating;                 // lowered, with updates, once it was asked for
-  std::optional<UpdateRule> rule;
-  std::vector<Value*> user_inputs;
-  std::vector<std::ptrdiff_t> sources;  // per graph input: index of the user's input, or -1 - index of the parameter
+  StepSource source;
   mutable Profiler profiler;
-  Reports reports;
-  std::unique_ptr<TrainingPlan> planned;         // of `accumulating`, or of `lowered`
-  std::unique_ptr<TrainingPlan> planned_update;  // of `updating`
-  TrainingPlan* in_use = nullptr;
+  mutable StepVariants variants;
+  std::vector<Value*> user_inputs;
+  std::vector<std::ptrdiff_t> sources;   // per graph input: index of the user's input, or -1 - index of the parameter
   Tensor replaces{DType::boolean, {1}};  // what the accumulators read
 
-  std::unique_ptr<TrainingPlan> plan_of(const Graph& g) {
-    return std::make_unique<TrainingPlan>(g, first_half(g), options, options.profile ? &profiler : nullptr);
-  }
-
-  /// Two arenas need not fit at once.
-  void use(TrainingPlan& plan) {
-    if (in_use != &plan) in_use->release_memory();
-    in_use = &plan;
-  }
-
-  TrainingPlan& update_plan() {
-    if (planned_update == nullptr) planned_update = plan_of(*updating.graph);
-    return *planned_update;
-  }
+  Impl(const onnx_io::ModelProto& model, const std::function<bool(const std::string&)>& is_parameter,
+       const SessionOptions& o)
+      : options(checked(o)),
+        source(model, is_parameter, o.optimize),
+        variants(source, options, options.profile ? &profiler : nullptr) {}
 };
 
 namespace {
@@ -65,27 +40,14 @@ ParameterInfo declared(const Value& v) {
 }  // namespace
 
 StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(const std::string&)>& is_parameter,
-                     const SessionOptions& options)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->options = checked(options);
-  CallScope call(options);
-  Import import = import_model(model);
-  throw_if_any(import.problems);
-  impl_->opset = opset_of(model);
-  impl_->graph = std::move(import.graph);
-  Graph& graph = *impl_->graph;
-  std::set<std::string> parameters;
-  for (const Value* v : graph.inputs) {
-    if (is_parameter(v->name)) parameters.insert(v->name);
-  }
-  Unwrapped names = unwrap_accumulators(graph, parameters);
-  trainable_ = std::move(names.trainable);
-  updated_ = std::move(names.updated);
-  const std::size_t user_outputs = graph.outputs.size() - trainable_.size() - updated_.size();
-  graph.first_gradient = user_outputs;
-  graph.gradient_count = trainable_.size();
-  for (Value* v : graph.inputs) {
-    if (parameters.count(v->name) != 0) {
+                     const SessionOptions& options) {
+  CallScope call(checked(options));
+  impl_ = std::make_unique<Impl>(model, is_parameter, options);
+  const StepSource& source = impl_->source;
+  trainable_ = source.names().trainable;
+  updated_ = source.names().updated;
+  for (Value* v : source.graph().inputs) {
+    if (source.is_parameter(v)) {
       impl_->sources.push_back(-1 - static_cast<std::ptrdiff_t>(parameters_.size()));
       parameters_.push_back(v->name);
       parameter_infos_.push_back(declared(*v));
@@ -95,52 +57,13 @@ StepModel::StepModel(const onnx_io::ModelProto& model, const std::function<bool(
       impl_->user_inputs.push_back(v);
     }
   }
-  for (std::size_t i = 0; i < user_outputs; ++i) {
-    outputs_.push_back(describe(*graph.outputs[i]));
-    outputs_.back().name = model.graph.output[i].name;
+  for (std::size_t i = 0; i < source.user_outputs(); ++i) {
+    outputs_.push_back(describe(*source.graph().outputs[i]));
+    outputs_.back().name = source.user_output_names()[i];
   }
-  PassManager passes({options.disabled_passes, options.verify_passes}, kEveryPass);
-  if (options.optimize) passes.run(graph, Side::after);
-  impl_->lowered = options.optimize ? lower(graph, passes) : clone(graph).graph;
-  impl_->reports = passes.reports();
-  impl_->planned = impl_->plan_of(*impl_->lowered);
-  impl_->in_use = impl_->planned.get();
 }
 
 StepModel::~StepModel() = default;
-
-namespace {
-
-/// The node that follows this one; null at the end, and for none.
-const Node* node_behind(const Graph& graph, const Node* node) {
-  auto it = std::find(graph.nodes().begin(), graph.nodes().end(), node);
-  return it == graph.nodes().end() || ++it == graph.nodes().end() ? nullptr : *it;
-}
-
-}  // namespace
-
-/// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
-void StepModel::accumulate_in_place() {
-  std::unique_ptr<Graph> accumulating = clone(*impl_->lowered).graph;
-  Graph& graph = *accumulating;
-  Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
-  for (std::size_t i = 0; i < trainable_.size(); ++i) {
-    Value*& output = graph.outputs[outputs_.size() + i];
-    Value* buffer = graph.add_value(trainable_[i] + std::string(kBufferSuffix), output->type);
-    Value* sum = graph.add_value(buffer->name + "_updated", output->type);
-    graph.inputs.push_back(buffer);
-    Node* node = graph.add_node("InPlaceAccumulatorV2", {buffer, output, replaces}, {nullptr, sum}, buffer->name,
-                                "com.microsoft", node_behind(graph, output->producer));
-    set_overwritten(*node, {-1, 0});
-    output = sum;
-  }
-  graph.inputs.push_back(replaces);
-  impl_->planned->release_memory();
-  std::unique_ptr<TrainingPlan> planned = impl_->plan_of(graph);
-  if (impl_->in_use == impl_->planned.get()) impl_->in_use = planned.get();
-  impl_->planned = std::move(planned);
-  impl_->accumulating = std::move(accumulating);
-}
 
 /// What all graphs read, in the order of their inputs.
 std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_inputs,
@@ -164,7 +87,7 @@ std::vector<RuntimeValue> StepModel::arrange(std::span<const RuntimeValue> user_
 }
 
 void StepModel::add_buffers(std::vector<RuntimeValue>& values, std::span<const Tensor> gradients) const {
-  if (impl_->accumulating == nullptr) return;
+  if (!impl_->variants.accumulates()) return;
   values.insert(values.end(), gradients.begin(), gradients.end());
   values.emplace_back(impl_->replaces);
 }
@@ -174,7 +97,7 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
                                          std::span<const Tensor> updates, RandomSource& random) {
   ensure(gradients.size() == trainable_.size() && updates.size() == updated_.size(), "StepModel::run: tensor counts");
   CallScope call(impl_->options);
-  if (mode == Gradients::add && impl_->accumulating == nullptr && !trainable_.empty()) accumulate_in_place();
+  if (mode == Gradients::add && !trainable_.empty()) impl_->variants.accumulate();
   *impl_->replaces.as<bool>() = mode == Gradients::replace;
   std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
   add_buffers(values, gradients);
@@ -182,7 +105,7 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
-  const std::shared_ptr<ReadyPlan> plan = bound(*impl_->planned, values);
+  const std::shared_ptr<ReadyPlan> plan = impl_->variants.ready_for(values, StepPurpose::gradients);
   has_whole_gradients_ = false;
   std::vector<RuntimeValue> results = plan->executable->run(values, wanted);
   has_whole_gradients_ = true;
@@ -190,32 +113,18 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   return results;
 }
 
-/// What runs these values. What is wrong with them is found before anything is written.
-std::shared_ptr<ReadyPlan> StepModel::bound(TrainingPlan& plan, std::span<const RuntimeValue> values) const {
-  impl_->use(plan);
-  std::shared_ptr<ReadyPlan> ready = plan.ready_for(values);
-  ready->executable->binding_for(values);
-  return ready;
-}
-
 void StepModel::set_update(std::optional<UpdateRule> rule) {
-  if (impl_->planned_update != nullptr) impl_->use(*impl_->planned);
-  impl_->planned_update.reset();
-  impl_->updating = {};
-  impl_->rule = std::move(rule);
+  impl_->variants.set_update(std::move(rule));
+  statistic_obstacle_.clear();
+  for (const std::string& name : trainable_) {
+    if (std::find(updated_.begin(), updated_.end(), name) == updated_.end()) continue;
+    statistic_obstacle_ = concat("parameter '", name, "' is also a running statistic");
+    return;
+  }
 }
 
 const std::string& StepModel::update_obstacle() {
-  UpdateGraph& updating = impl_->updating;
-  if (updating.graph != nullptr || !updating.obstacle.empty()) return updating.obstacle;
-  for (const std::string& name : trainable_) {
-    if (std::find(updated_.begin(), updated_.end(), name) == updated_.end()) continue;
-    updating.obstacle = concat("parameter '", name, "' is also a running statistic");
-    return updating.obstacle;
-  }
-  ensure(impl_->rule.has_value(), "an update without a rule");
-  updating = with_updates(*impl_->lowered, trainable_, *impl_->rule);
-  return updating.obstacle;
+  return statistic_obstacle_.empty() ? impl_->variants.update_obstacle() : statistic_obstacle_;
 }
 
 namespace {
@@ -241,7 +150,7 @@ std::vector<RuntimeValue> StepModel::run_and_update(std::span<const RuntimeValue
   for (const std::vector<Tensor>& state : update.states) wanted.insert(wanted.end(), state.begin(), state.end());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
-  const std::shared_ptr<ReadyPlan> plan = bound(impl_->update_plan(), values);
+  const std::shared_ptr<ReadyPlan> plan = impl_->variants.ready_for(values, StepPurpose::update);
   try {
     std::vector<RuntimeValue> results = plan->executable->run(values, wanted);
     results.resize(outputs_.size());
@@ -252,18 +161,17 @@ std::vector<RuntimeValue> StepModel::run_and_update(std::span<const RuntimeValue
   }
 }
 
-std::vector<Report> StepModel::pass_reports() const {
-  std::vector<Report> reports = impl_->reports;
-  const std::shared_ptr<ReadyPlan> plan = impl_->in_use->current();
-  reports.insert(reports.end(), plan->reports.begin(), plan->reports.end());
-  return reports;
-}
+std::vector<Report> StepModel::pass_reports() const { return impl_->variants.reports(); }
+
+DataReport StepModel::data_report() const { return impl_->variants.data_report(); }
 
 std::string StepModel::execution_model() const {
-  ExportOptions how;
-  how.opset = std::max<std::int64_t>(how.opset, impl_->opset);
-  for (const ValueInfo& output : outputs_) how.output_names.push_back(output.name);
-  return onnx_io::write_model(export_graph(*impl_->graph, how));
+  return onnx_io::write_model(impl_->source.written(impl_->variants.latest().graph()));
+}
+
+onnx_io::ModelProto StepModel::rewritten_model() const {
+  const CallScope call(impl_->options);
+  return backpass::rewritten_model(impl_->source, impl_->options);
 }
 
 std::vector<StepRecord> StepModel::take_profile() const { return impl_->profiler.take(); }
@@ -273,7 +181,7 @@ PlanReport StepModel::plan(std::span<const RuntimeValue> user_inputs, std::span<
   CallScope call(impl_->options);
   std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
   add_buffers(values, gradients);
-  return impl_->planned->ready_for(values)->executable->plan(values);
+  return impl_->variants.plan_for(values, StepPurpose::gradients)->executable->plan(values);
 }
 
 PlanReport StepModel::plan_update(std::span<const RuntimeValue> user_inputs, std::span<const Tensor> parameters,
@@ -281,7 +189,7 @@ PlanReport StepModel::plan_update(std::span<const RuntimeValue> user_inputs, std
   CallScope call(impl_->options);
   std::vector<RuntimeValue> values = arrange(user_inputs, parameters);
   add_arguments(values, update);
-  return impl_->update_plan().ready_for(values)->executable->plan(values);
+  return impl_->variants.plan_for(values, StepPurpose::update)->executable->plan(values);
 }
 
 }  // namespace backpass

@@ -21,9 +21,6 @@
 
 namespace backpass {
 
-struct ReadyPlan;
-class TrainingPlan;
-
 /// A parameter as a model declares it.
 struct ParameterInfo {
   std::string name;
@@ -83,6 +80,12 @@ class StepModel {
 
   std::vector<StepRecord> take_profile() const;
   std::vector<Report> pass_reports() const;
+  /// Of the latest batches, where data decide.
+  DataReport data_report() const;
+  /// The model with all that passes before differentiation leave out, those that data decide on among them, as a
+  /// training model in the layout of model/training_graph.hpp. Unsupported where its gradients have to stay as they
+  /// are.
+  onnx_io::ModelProto rewritten_model() const;
   /// The model after rewriting, without accumulators, as a serialized ONNX model: inputs and parameters as it declares
   /// them; outputs are the user's, gradients as in trainable(), new values as in updated().
   std::string execution_model() const;
@@ -95,11 +98,9 @@ class StepModel {
 
  private:
   struct Impl;
-  void accumulate_in_place();
   std::vector<RuntimeValue> arrange(std::span<const RuntimeValue> user_inputs,
                                     std::span<const Tensor> parameters) const;
   void add_buffers(std::vector<RuntimeValue>& values, std::span<const Tensor> gradients) const;
-  std::shared_ptr<ReadyPlan> bound(TrainingPlan& plan, std::span<const RuntimeValue> values) const;
 
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
@@ -107,6 +108,7 @@ class StepModel {
   std::vector<ParameterInfo> parameter_infos_;
   std::vector<std::string> trainable_;
   std::vector<std::string> updated_;
+  std::string statistic_obstacle_;
   bool has_whole_gradients_ = true;
   bool has_half_updated_ = false;
   std::unique_ptr<Impl> impl_;

@@ -19,4 +19,11 @@ struct Unwrapped {
 /// gradients, then new values. Buffers and the reset flag are no inputs any more.
 Unwrapped unwrap_accumulators(Graph& graph, const std::set<std::string>& parameters);
 
+/// The reverse: of outputs that are the user's, then gradients (Graph::first_gradient), then new values. Returns the
+/// names of the flags behind the user's outputs.
+std::vector<std::string> wrap_accumulators(Graph& graph, const Unwrapped& names);
+
+/// Every output becomes a value to itself, computed by a node, so that each can have its own memory.
+void own_outputs(Graph& graph);
+
 }  // namespace backpass

@@ -99,7 +99,9 @@ def differentiated(m: onnx.ModelProto, x: np.ndarray, dy: np.ndarray, threads: i
     if x.dtype == ml_dtypes.bfloat16:
         given = [t.view(torch.bfloat16) for t in given]
     (y,), pending = session.forward([given[0]], True, 7)
-    return [torch.from_dlpack(t).view(torch.uint8).numpy() for t in (y, *session.backward(pending, [given[1]]))]
+    return [
+        torch.from_dlpack(t).reshape(-1).view(torch.uint8).numpy() for t in (y, *session.backward(pending, [given[1]]))
+    ]
 
 
 def as_bytes(c: Case, flat: np.ndarray) -> np.ndarray:

@@ -36,12 +36,15 @@ Type sequence_type(GradientContext& g, CellKind kind, std::int64_t gates) {
 
 Value* gradient_or_none(GradientContext& g, std::size_t k) { return g.has_dy(k) ? g.dy(k) : nullptr; }
 
-/// The node being differentiated as LSTMTraining or GRUTraining; returns what those keep for the gradient.
+/// The node being differentiated as LSTMTraining or GRUTraining, which it may be already; returns what those keep for
+/// the gradient.
 std::vector<Value*> kept_values(GradientContext& g, CellKind kind) {
   Node& node = forward_node(g);
-  node.op += "Training";
-  node.domain = "com.microsoft";
-  node.def = find_op(node.domain, node.op);
+  if (node.domain.empty()) {
+    node.op += "Training";
+    node.domain = "com.microsoft";
+    node.def = find_op(node.domain, node.op);
+  }
   std::vector<Value*> kept{forward_output(g, 0, sequence_type(g, kind, 1))};
   if (kind == CellKind::lstm) kept.push_back(forward_output(g, 3, sequence_type(g, kind, 1)));
   kept.push_back(forward_output(g, kind == CellKind::lstm ? 4 : 2, sequence_type(g, kind, gate_count(kind))));

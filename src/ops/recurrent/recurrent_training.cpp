@@ -7,6 +7,7 @@
 #include "ops/flops.hpp"
 #include "ops/recurrent/recurrent.hpp"
 #include "ops/recurrent/recurrent_grad.hpp"
+#include "ops/recurrent/recurrent_rule.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
@@ -25,6 +26,7 @@ const Register lstm_training{
      .types = types::floats,
      .infer = [](InferContext& c) { infer_recurrent(c, CellKind::lstm, kLstmOutputs); },
      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::lstm, kLstmOutputs); },
+     .fused_gradient = recurrent_fused_gradient_rule<CellKind::lstm>,
      .half_through_float = true,
      .flops = flops::recurrent}};
 
@@ -38,6 +40,7 @@ const Register gru_training{
      .types = types::floats,
      .infer = [](InferContext& c) { infer_recurrent(c, CellKind::gru, kGruOutputs); },
      .prepare = [](PrepareContext& c) { return prepare_recurrent(c, CellKind::gru, kGruOutputs); },
+     .fused_gradient = recurrent_fused_gradient_rule<CellKind::gru>,
      .half_through_float = true,
      .flops = flops::recurrent}};
 

@@ -30,7 +30,7 @@ def make(package: str, name: str, folder: Path) -> None:
             task.model,
             requires_grad=task.trained,
             frozen_params=task.frozen,
-            loss=artifacts.LossType[task.loss],
+            loss=artifacts.LossType[task.loss] if task.loss else None,
             optimizer=artifacts.OptimType.AdamW,
             artifact_directory=str(folder),
         )

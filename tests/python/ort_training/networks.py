@@ -24,6 +24,7 @@ class Builder:
         self.initializers: list[onnx.TensorProto] = []
         self.trained: list[str] = []
         self.frozen: list[str] = []
+        self.far = -10000.0  # what hides a position from attention
 
     def parameter(self, name: str, *shape: int) -> str:
         scale = 1 / np.sqrt(max(1, np.prod(shape[:-1])))
@@ -162,9 +163,8 @@ def transformer(b: Builder) -> tuple:
     return model, "CrossEntropyLoss", [floats(b, 5, length, width), classes(b, 4, 5)]
 
 
-def bert(b: Builder) -> tuple:
-    """Two layers of BERT over words, positions and kinds, with a mask of padding; classified by the first word."""
-    length, width, heads = 7, 16, 2
+def encode(b: Builder, length: int, width: int, heads: int) -> str:
+    """Two layers of BERT over words, positions and kinds, with a mask of padding."""
     split = b.constant("split", np.array([0, length, heads, width // heads], np.int64))
     join = b.constant("join", np.array([0, length, width], np.int64))
     scale = b.constant("scale", np.float32((width // heads) ** -0.5))
@@ -178,7 +178,7 @@ def bert(b: Builder) -> tuple:
     positions = b.constant("positions", np.arange(length)[None])
     x = b.node("Add", embed("words", 40, "ids"), embed("kinds", 2, "types"))
     x = b.normalize("embedded", b.node("Add", x, embed("places", length, positions)), width)
-    one, far = b.constant("one", np.float32(1)), b.constant("far", np.float32(-10000))
+    one, far = b.constant("one", np.float32(1)), b.constant("far", np.float32(b.far))
     seen = b.node("Cast", b.node("Unsqueeze", "mask", b.constant("axes12", np.array([1, 2], np.int64))), to=FLOAT)
     hidden = b.node("Mul", b.node("Sub", one, seen), far)
     for i in range(2):
@@ -189,13 +189,43 @@ def bert(b: Builder) -> tuple:
         x = b.normalize(f"{i}.norm1", b.node("Add", x, b.linear(f"{i}.out", mixed, width, width)), width)
         inner = b.gelu(b.linear(f"{i}.up", x, width, 2 * width))
         x = b.normalize(f"{i}.norm2", b.node("Add", x, b.linear(f"{i}.down", inner, 2 * width, width)), width)
+    return x
+
+
+def padded(b: Builder, length: int) -> list[np.ndarray]:
+    """Batches of words, masks and kinds."""
+    lengths = b.random.integers(3, length + 1, (STEPS, 5, 1))
+    mask = (np.arange(length) < lengths).astype(np.int64)
+    return [classes(b, 40, 5, length), mask, classes(b, 2, 5, length)]
+
+
+def bert(b: Builder) -> tuple:
+    """Classified by the first word."""
+    length, width = 7, 16
+    x = encode(b, length, width, heads=2)
     first = b.node("Gather", x, b.constant("first", np.int64(0)), axis=1)
     logits = b.linear("head", b.node("Tanh", b.linear("pooler", first, width, width)), width, 3)
     inputs = {name: (INT64, ["batch", length]) for name in ("ids", "mask", "types")}
     model = b.model(inputs, logits, ["batch", 3])
-    lengths = b.random.integers(3, length + 1, (STEPS, 5, 1))
-    mask = (np.arange(length) < lengths).astype(np.int64)
-    return model, "CrossEntropyLoss", [classes(b, 40, 5, length), mask, classes(b, 2, 5, length), classes(b, 3, 5)]
+    return model, "CrossEntropyLoss", [*padded(b, length), classes(b, 3, 5)]
+
+
+def masked_words(b: Builder) -> tuple:
+    """Some words are to be guessed: the others' labels are ignored, by the loss that is part of the model."""
+    length, width, words = 7, 16, 40
+    b.far = float(np.finfo(np.float32).min)
+    x = encode(b, length, width, heads=2)
+    logits = b.linear("head", x, width, words)
+    rows = b.node("Reshape", logits, b.constant("rows", np.array([-1, words], np.int64)))
+    labels = b.node("Reshape", "labels", b.constant("flat", np.array([-1], np.int64)))
+    # 1.19.2 differentiates it only with both outputs.
+    loss = b.node("SoftmaxCrossEntropyLoss", rows, labels, outputs=2, ignore_index=-100)
+    inputs = {name: (INT64, ["batch", length]) for name in ("ids", "mask", "types", "labels")}
+    model = b.model(inputs, loss, [])
+    ids, mask, kinds = padded(b, length)
+    guessed = (b.random.random(ids.shape) < 0.3) & (mask == 1)
+    guessed[:, 0, 0] = True
+    return model, "", [ids, mask, kinds, np.where(guessed, ids, -100)]
 
 
 def embedding(b: Builder) -> tuple:
@@ -216,14 +246,14 @@ def classes(b: Builder, count: int, *shape: int) -> np.ndarray:
 
 
 MODELS: dict[str, Callable[[Builder], tuple]] = {
-    f.__name__: f for f in (mlp, cnn, resnet, lstm, gru, transformer, bert, embedding)
+    f.__name__: f for f in (mlp, cnn, resnet, lstm, gru, transformer, bert, masked_words, embedding)
 }
 
 
 @dataclass
 class Task:
     model: onnx.ModelProto
-    loss: str  # name of a LossType
+    loss: str  # name of a LossType; empty: the model's output
     batches: list[np.ndarray]  # per input, all batches stacked; labels last
     trained: list[str]
     frozen: list[str]
