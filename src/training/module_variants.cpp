@@ -37,8 +37,8 @@ std::shared_ptr<ModuleVariant> ModuleVariants::build(const OutputMask& seeded, c
   PassManager passes({options_.disabled_passes, options_.verify_passes, chosen}, kEveryPass);
   ModuleGraph module = differentiated(seeded, &passes);
   if (options_.optimize) passes.run(*module.graph, Side::after);
-  auto built =
-      std::make_shared<ModuleVariant>(seeded, chosen, variants_.size() - 1, std::move(module), std::move(passes));
+  auto built = std::make_shared<ModuleVariant>(
+      ModuleVariant{seeded, chosen, variants_.size() - 1, std::move(module), std::move(passes)});
   const Graph& graph = *built->module.graph;
   built->lowered = options_.optimize ? lower(graph, built->passes) : clone(graph).graph;
   NodeSet forward = up_to_yield(*built->lowered);
