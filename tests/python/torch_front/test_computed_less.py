@@ -132,3 +132,31 @@ def test_any_density(family: str) -> None:
         for i in range(40)
     ]  # fmt: skip
     check(pair(family, FAMILIES[family].attentions[-1], dynamic_shapes="always"), family, batches)
+
+
+LABELS, PADDING = "skip_ignored_labels", "skip_padding"
+# Attention of DeBERTa and MPNet is not recognised, so that all keys are read.
+LEFT_OUT: dict[str, set[str]] = {"vit": set(), "deberta": {LABELS}, "mpnet": {LABELS}}
+
+
+@pytest.mark.parametrize(("family", "attention"), marked(LOOKS, {("bert_classify", "eager")}))
+def test_rows_are_left_out(family: str, attention: str) -> None:
+    """The comparisons above compare something."""
+    module = wrap(padded_models.make(family, attention, 0.1, loss_only=True))
+    step(module, draw(FAMILIES[family], Batch(3, 20, 0.5, 0.15), 0), 0)
+    assert set(session_of(module).densities().chosen) - {LABELS} == LEFT_OUT.get(family, {PADDING}) - {LABELS}
+
+
+@pytest.mark.slow
+def test_padding_that_an_output_shows_is_computed() -> None:
+    module = wrap(padded_models.make("bert_masked", "sdpa", 0.1, loss_only=False))
+    step(module, draw(FAMILIES["bert_masked"], Batch(3, 20, 0.5, 0.15), 0), 0)
+    assert session_of(module).densities().chosen == [LABELS]
+    (reason,) = [r.why for r in session_of(module).pass_reports() if r.pass_name == PADDING]
+    assert reason.startswith("all rows are needed: ")
+
+
+def session_of(module: Any) -> Any:
+    (variant,) = module._manager.variants
+    (graph,) = variant.graphs.values()
+    return graph.session
