@@ -267,8 +267,11 @@ void RowPacker::pack_site(RowNeeds::Site& site) {
     return;
   }
   const Shape& out = *node.output(0)->type.shape;
-  if (out.size() == 3) return graph_.replace_uses(node.output(0), b.op("Reshape", {y, extents_.get(b, out)}));
-  Value* apart = b.op("Reshape", {y, extents_.get(b, Shape{out[0], out[2], out[1], out[3]})});
+  if (out.size() == 3)
+    return graph_.replace_uses(node.output(0),
+                               b.op("Reshape", {y, extents_.get(b, out)}, {{"allowzero", std::int64_t{1}}}));
+  Value* apart =
+      b.op("Reshape", {y, extents_.get(b, Shape{out[0], out[2], out[1], out[3]})}, {{"allowzero", std::int64_t{1}}});
   graph_.replace_uses(node.output(0), b.op("Transpose", {apart}, {{"perm", std::vector<std::int64_t>{0, 2, 1, 3}}}));
 }
 

@@ -137,7 +137,7 @@ Value* chosen_places(Builder& b, const RowSelection& selection, ExtentValues& ex
   Value* count = b.op("ReduceProd", {shape, b.ints({0})}, {{"keepdims", std::int64_t{0}}});
   Value* all = b.op("Range", {b.integer(0), count, b.integer(1)});
   std::vector<Value*> inputs = node.inputs;
-  inputs[0] = leading.size() == 1 ? all : b.op("Reshape", {all, shape});
+  inputs[0] = leading.size() == 1 ? all : b.op("Reshape", {all, shape}, {{"allowzero", std::int64_t{1}}});
   return b.op(node.op, inputs, {node.attributes.begin(), node.attributes.end()}, node.domain);
 }
 

@@ -23,7 +23,7 @@ Value* apart(Builder& b, Value* v, RowLayout& layout, ExtentValues& extents) {
   }
   if (result.rank() == layout.rank()) return v;
   layout = std::move(result);
-  return b.op("Reshape", {v, extents.get(b, shape)});
+  return b.op("Reshape", {v, extents.get(b, shape)}, {{"allowzero", std::int64_t{1}}});
 }
 
 std::vector<std::int64_t> order_of(const RowLayout& layout) {
@@ -79,7 +79,8 @@ bool can_take_rows(const RowLayout& layout, const ExtentValues& extents) {
   for (const RowFactor& row : rows) {
     if (!extents.has(row.extent) || !extents.has(*row.stride)) return false;
   }
-  return is_known(layout.kept_extents());
+  const Shape kept = layout.kept_extents();
+  return std::all_of(kept.begin(), kept.end(), [](const Dim& d) { return d.is_known() && d.value() > 0; });
 }
 
 bool rows_lead(const RowLayout& layout) {
