@@ -1,5 +1,6 @@
-// Training models as ONNX Runtime's gradient builder writes them, known by its names: nodes of the derivative of `conv1`
-// are `conv1_Grad/...`, gradients of `x` are `x_grad`, or `x_grad_0`, `x_grad_1` ... that `AccumulateGrad_x_grad` adds up.
+// Training models as ONNX Runtime's gradient builder writes them, known by its names: nodes of the derivative of
+// `conv1` are `conv1_Grad/...`, gradients of `x` are `x_grad`, or `x_grad_0`, `x_grad_1` ... that
+// `AccumulateGrad_x_grad` adds up.
 #pragma once
 
 #include <string>

@@ -33,8 +33,8 @@ TrainingModels build_training_models(const onnx_io::ModelProto& model, const Tra
 /// training, so they belong among the frozen parameters.
 std::vector<std::string> running_statistics(const onnx_io::ModelProto& model);
 
-/// Appends what adds `value` to `sum`, an input, in place, or overwrites it where `overwrite` is true. Its flag, which is
-/// named after `name`, becomes an output and is returned.
+/// Appends what adds `value` to `sum`, an input, in place, or overwrites it where `overwrite` is true. Its flag, which
+/// is named after `name`, becomes an output and is returned.
 Value* add_accumulator(Graph& graph, Value* sum, Value* value, Value* overwrite, const std::string& name);
 
 inline constexpr std::string_view kBufferSuffix = "_grad.accumulation.buffer";

@@ -25,7 +25,9 @@ def run(graph: TokenGraph, chosen: str, disabled: tuple[str, ...] = ()) -> tuple
     with mock.patch.dict(os.environ, {"BACKPASS_CHOOSE_PASSES": chosen}):
         session = _core.ModuleSession.from_bytes(graph.model, names, options, [], names)
         values = {**graph.inputs, **graph.parameters}
-        outputs, pending = session.forward([torch.from_numpy(values[v.name].copy()) for v in session.inputs()], True, SEED)
+        outputs, pending = session.forward(
+            [torch.from_numpy(values[v.name].copy()) for v in session.inputs()], True, SEED
+        )
         differentiable = session.differentiable_outputs()
         seeds = [torch.ones_like(o) if d else None for o, d in zip(outputs, differentiable, strict=True)]
         return outputs, session.backward(pending, seeds), session.rewrites()

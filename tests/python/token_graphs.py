@@ -7,7 +7,6 @@ import random
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 WORDS = 23
@@ -87,7 +86,8 @@ class _Writer:
         return self.op(kind, [x])
 
     def layer(self, x: str, width: int) -> str:
-        kind = self.rng.choice(["ffn", "flat", "norm", "pointwise", "dropout", "turn", "split", "attention", "attention"])
+        kinds = ["ffn", "flat", "norm", "pointwise", "dropout", "turn", "split", "attention", "attention"]
+        kind = self.rng.choice(kinds)
         if kind == "ffn":
             y = self.linear(self.pointwise(self.linear(x, width, 2 * width), 2 * width), 2 * width, width)
             return self.op("Add", [x, y]) if self.rng.random() < 0.6 else y
