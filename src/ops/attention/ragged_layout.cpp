@@ -103,10 +103,14 @@ void check_ragged(InferContext& c, std::size_t base) {
   check_rows(c, base + kRaggedK, base + kRaggedKvPlaces, all(2));
 }
 
+/// Each query sees the keys of one sequence: of all there are, its share.
 Dim ragged_operations(const Node& node, std::size_t base, std::int64_t products) {
-  const std::optional<std::vector<Dim>>& extents = node.inputs.at(base + kRaggedExtents)->ints;
-  const Dim keys = extents ? extents->at(2) : flops::shape(node.inputs.at(base + kRaggedK)).at(0);
-  return Dim(2 * products) * flops::elements(node.inputs.at(base + kRaggedQ)) * keys;
+  const Value& extents = *node.inputs.at(base + kRaggedExtents);
+  Dim batch = 1;
+  if (extents.constant) batch = extents.constant->as<std::int64_t>()[0];
+  if (extents.ints) batch = extents.ints->at(0);
+  const Dim& keys = flops::shape(node.inputs.at(base + kRaggedK)).at(0);
+  return Dim(2 * products) * flops::elements(node.inputs.at(base + kRaggedQ)) * floor_div(keys, max(batch, Dim(1)));
 }
 
 RaggedLayout::RaggedLayout(PrepareContext& c, std::size_t base) : base_(base), label_(c.node.label()) {
