@@ -146,6 +146,13 @@ Dim known_heads(const RowLayout& result) {
   return !axis.empty() && !axis.back().is_row() ? axis.back().extent : Dim(1);
 }
 
+bool has_elements(const AttentionSite& site) {
+  for (const Value* v : {site.q, site.k, site.v}) {
+    if (std::any_of(v->type.shape->begin(), v->type.shape->end(), [](const Dim& d) { return d.is(0); })) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Dim AttentionSite::batch() const { return is_ragged ? extents[0] : (*q->type.shape)[q_axes.batch]; }
@@ -159,7 +166,8 @@ std::vector<AttentionSite> attention_sites(Graph& graph) {
     std::optional<AttentionSite> site = written(*node);
     if (!site) site = operation(*node);
     if (!site) site = ragged(*node);
-    if (site && is_closed(graph, *site) && !is_learned(graph, *site)) sites.push_back(std::move(*site));
+    if (site && has_elements(*site) && is_closed(graph, *site) && !is_learned(graph, *site))
+      sites.push_back(std::move(*site));
   }
   return sites;
 }
