@@ -87,7 +87,7 @@ void merge_slices(Graph& graph, Reports& reports) {
     if (!merge_two(graph, *node)) continue;
     has_changed = true;
     reports.push_back({.node = label,
-                       .what = "merged " + label + " with " + inner,
+                       .what = concat("merged ", label, " with ", inner),
                        .why = "a part of a part is a part",
                        .bytes_saved = first->output(0)->readers.empty() ? saved : "0"});
   }

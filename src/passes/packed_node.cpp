@@ -11,6 +11,7 @@ namespace {
 
 std::vector<std::int64_t> packed_axes(const std::vector<std::int64_t>& axes, const RowLayout& layout) {
   std::vector<std::int64_t> result;
+  result.reserve(axes.size());
   for (std::int64_t axis : axes) {
     result.push_back(static_cast<std::int64_t>(layout.packed_axis(axis_from_front(axis, layout.rank()))));
   }

@@ -229,7 +229,7 @@ void RowNeeds::want_whole(const Value* v, const Node* reader) {
   whole_.emplace(v, reader);
 }
 
-void RowNeeds::want(const Value* v, RowNeed wanted, const Node* reader) {
+void RowNeeds::want(const Value* v, const RowNeed& wanted, const Node* reader) {
   if (whole_.count(v) != 0) return;
   if (!can_take_rows(wanted.layout, extents_)) return want_whole(v, reader);
   const auto [it, is_new] = needs_.emplace(v, wanted);
@@ -245,17 +245,25 @@ void RowNeeds::want(const Value* v, RowNeed wanted, const Node* reader) {
   want_whole(v, reader);
 }
 
+/// Who wants a value whole, who wants what that computes, and so on to an output.
 std::string RowNeeds::path_from(const Value* v) const {
+  constexpr std::size_t kShown = 2;
   std::string path;
-  while (true) {
+  for (std::size_t length = 0;; ++length) {
     const auto it = whole_.find(v);
     if (it == whole_.end()) return path;
-    if (it->second == nullptr) return path + (path.empty() ? "" : ", ") + "output '" + v->name + "'";
-    path += (path.empty() ? "" : ", ") + it->second->label();
-    const auto next = std::find_if(it->second->outputs.begin(), it->second->outputs.end(),
-                                   [&](const Value* out) { return out != nullptr && whole_.count(out) != 0; });
-    if (next == it->second->outputs.end()) return path;
-    v = *next;
+    const Node* reader = it->second;
+    const std::string last = reader == nullptr ? "output '" + v->name + "'" : reader->label();
+    const Value* next = nullptr;
+    for (const Value* out : reader == nullptr ? std::vector<Value*>() : reader->outputs) {
+      if (out != nullptr && whole_.count(out) != 0) next = out;
+    }
+    if (length < kShown || next == nullptr) {
+      if (length > kShown) path += concat(", ", length - kShown, " more nodes");
+      path += (path.empty() ? "" : ", ") + last;
+    }
+    if (next == nullptr) return path;
+    v = next;
   }
 }
 

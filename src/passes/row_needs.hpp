@@ -80,7 +80,7 @@ class RowNeeds {
   bool visit_rows(Node& node);
   void want_whole(const Value* v, const Node* reader);
   void want_inputs_whole(const Node& node);
-  void want(const Value* v, RowNeed need, const Node* reader);
+  void want(const Value* v, const RowNeed& wanted, const Node* reader);
   bool is_wanted(const Value* v) const;
   bool can_pack(const Node& node, const RowNeed& wanted, const std::vector<RowOperand>& operands) const;
   void want_rest(const AttentionSite& site);
