@@ -105,7 +105,7 @@ std::optional<AttentionSite> operation(Node& node) {
   take_mask(site, node.input(kMask));
   site.ratio = node.input(kRatio), site.training = node.input(kTraining);
   site.q_axes = site.k_axes = site.v_axes = {0, q->size() == 4 ? std::size_t{2} : std::size_t{1}};
-  if (mask != nullptr && mask->back() != site.keys()) return std::nullopt;
+  if (mask != nullptr && (mask->empty() || mask->back() != site.keys())) return std::nullopt;
   for (const auto& [key, value] : node.attributes) {
     const bool is_kept = key == "scale" || key == "softcap" || key == "is_causal" || key == "left_window_size" ||
                          key == "right_window_size" || key == "stream" || key == "seed";
@@ -119,22 +119,25 @@ std::optional<AttentionSite> operation(Node& node) {
   return site;
 }
 
-Shape known_extents(const Value& v) {
-  if (v.ints) return *v.ints;
-  if (!v.constant) return {};
-  const auto* numbers = v.constant->as<std::int64_t>();
-  return {numbers, numbers + v.constant->size()};
+Shape known_extents(const Value* v) {
+  if (v != nullptr && v->ints) return *v->ints;
+  if (v == nullptr || !v->constant || v->constant->dtype() != DType::int64) return {};
+  const auto* numbers = v->constant->as<std::int64_t>();
+  return {numbers, numbers + v->constant->size()};
 }
 
 std::optional<AttentionSite> ragged(Node& node) {
   if (node.op != "RaggedAttention" || node.domain != "backpass" || node.input(4) != nullptr) return std::nullopt;
+  for (std::size_t i : {kQ, kK, kV}) {
+    if (shape_of(node.input(i)) == nullptr) return std::nullopt;
+  }
   AttentionSite site;
   site.result = &node;
   site.nodes = {&node};
   site.is_ragged = true;
   site.q = node.input(0), site.k = node.input(1), site.v = node.input(2);
   take_mask(site, node.input(6));
-  site.extents = known_extents(*node.input(5));
+  site.extents = known_extents(node.input(5));
   if (site.extents.size() != 3) return std::nullopt;
   site.unseen_sees_all = site.unseen_sees_all || node.attr_string("unseen", "zero") == "all";
   site.is_causal = node.attr_int("is_causal", 0) != 0;

@@ -151,7 +151,8 @@ void RowNeeds::visit_site(Site& site) {
   const AttentionSite& a = site.attention;
   site.queries = site.keys = nullptr;
   if (!is_wanted(a.result->output(0))) return;
-  if (!extents_.has(a.queries()) || !extents_.has(a.keys())) return want_all_of(a);
+  const bool is_empty = a.queries().is(0) || a.keys().is(0);
+  if (is_empty || !extents_.has(a.queries()) || !extents_.has(a.keys())) return want_all_of(a);
   const RowNeed* of_result = a.is_ragged ? nullptr : need(a.result->output(0));
   std::optional<AttentionLayouts> layouts;
   if (of_result != nullptr) layouts = attention_layouts(a, of_result->layout);

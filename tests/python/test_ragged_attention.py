@@ -470,3 +470,28 @@ def test_rows_without_places_are_all() -> None:
     given = tensors(c)
     with pytest.raises(backpass.InvalidInput, match="q_places: got none with 20 rows, expected 21 rows as extents say"):
         run(session(ragged(c, symbolic=True)), c, dataclasses.replace(given, q=given.q[1:], dy=given.dy[1:]))
+
+
+def without_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    for value in [*model.graph.input, *model.graph.output]:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+def test_without_extents_it_is_refused() -> None:
+    c = Case("right", "all", batch=2, q_len=4, kv_len=5)
+    model = without_shapes(ragged(c))
+    del model.graph.node[0].input[3:]
+    given = [torch.zeros(8, 20), torch.zeros(10, 10), torch.zeros(10, 6)]
+    del model.graph.input[3:]
+    with pytest.raises(backpass.InvalidInput, match=r"RaggedAttention 'one'\]"):
+        session(model).forward(given, False, SEED)
+
+
+def test_shapes_need_not_be_known() -> None:
+    c = Case("right", "some", ratio=0.0, seed=3)
+    given = tensors(c)
+    values = [given.q, given.k, given.v, given.q_places, given.kv_places, torch.tensor([c.batch, c.q_len, c.kv_len])]
+    results = [fed(session(model), values, given.dy) for model in (ragged(c), without_shapes(ragged(c)))]
+    for known, unknown in zip(*results, strict=True):
+        torch.testing.assert_close(unknown, known, atol=1e-5, rtol=1e-5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from backpass import _core
+from onnx import TensorProto, helper, numpy_helper
 from token_graphs import TokenGraph, token_graph
 
 ALWAYS = ("move_rows",)
@@ -66,3 +67,27 @@ def test_left_out_rows_change_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1020))
 def test_left_out_rows_change_nothing_in_float32(seed: int) -> None:
     check(seed, np.float32, 1e-4)
+
+
+def test_attention_over_no_positions() -> None:
+    """Queries of no positions see keys of some through a mask: there is nothing to leave out, nor to divide by."""
+    shapes = {"ids": [3, 0], "keys": [3, 2], "seen": [3, 1, 0, 2], "labels": [0]}
+    kinds = {"seen": TensorProto.BOOL}
+    inputs = [helper.make_tensor_value_info(n, kinds.get(n, TensorProto.INT64), s) for n, s in shapes.items()]
+    constants = [numpy_helper.from_array(np.array([-1, 4]), "flat")]
+    nodes = [
+        helper.make_node("Gather", ["w", "ids"], ["q"]),
+        helper.make_node("Gather", ["w", "keys"], ["k"]),
+        helper.make_node("Attention", ["q", "k", "k", "seen"], ["y"], q_num_heads=2, kv_num_heads=2),
+        helper.make_node("Reshape", ["y", "flat"], ["scores"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"], ignore_index=-100, reduction="sum"),
+    ]
+    parameter = helper.make_tensor_value_info("w", TensorProto.DOUBLE, [5, 4])
+    result = helper.make_tensor_value_info("loss", TensorProto.DOUBLE, [])
+    graph = helper.make_graph(nodes, "g", [*inputs, parameter], [result], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    values = {n: np.zeros(s, bool if n == "seen" else np.int64) for n, s in shapes.items()}
+    tokens = TokenGraph(model.SerializeToString(), {"w": np.ones((5, 4))}, values)
+    outputs, gradients, _ = run(tokens, BY_DATA)
+    assert float(outputs[0]) == 0
+    assert not gradients[0].any()

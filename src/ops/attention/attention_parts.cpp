@@ -4,8 +4,8 @@ namespace backpass::attention_parts {
 
 Value* extent(GradientContext& g, Value* v, std::int64_t axis) {
   if (axis < 0) axis += g.rank(v);
-  const Dim& d = v->type.shape->at(static_cast<std::size_t>(axis));
-  if (d.is_known()) return g.b.ints({d.value()});
+  const Dim* d = v->type.shape ? &v->type.shape->at(static_cast<std::size_t>(axis)) : nullptr;
+  if (d != nullptr && d->is_known()) return g.b.ints({d->value()});
   return g.op("Shape", {v}, {{"start", axis}, {"end", axis + 1}});
 }
 
