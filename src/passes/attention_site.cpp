@@ -1,6 +1,7 @@
 #include "passes/attention_site.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/random/dropout.hpp"
 #include "passes/match_attention.hpp"
@@ -45,6 +46,24 @@ bool has_float(const std::vector<WrittenMask>& masks) {
   return std::any_of(masks.begin(), masks.end(), [](const WrittenMask& m) { return is_float(m.value->type.dtype); });
 }
 
+/// Keys that all are hidden by the same number are all alike, whatever becomes of rows of minus infinity.
+bool hides_by_finite_numbers(const WrittenAttention& found) {
+  if (found.unseen != Unseen::zero) return !found.masks.empty();
+  return std::any_of(found.masks.begin(), found.masks.end(), [&](const WrittenMask& m) {
+    return m.value != found.flag && (m.kind == WrittenMask::Kind::added || std::isfinite(m.lowest));
+  });
+}
+
+/// Scores that a finite number stands for get no gradient, those that something is added to do: where all keys are
+/// hidden, one mask for both cannot tell them apart.
+bool mixes_gradients(const WrittenAttention& found) {
+  using Kind = WrittenMask::Kind;
+  auto is_added = [](const WrittenMask& m) { return m.kind == Kind::added; };
+  auto replaces = [](const WrittenMask& m) { return m.kind != Kind::added && std::isfinite(m.lowest); };
+  return std::any_of(found.masks.begin(), found.masks.end(), is_added) &&
+         std::any_of(found.masks.begin(), found.masks.end(), replaces);
+}
+
 void take_mask(AttentionSite& site, Value* mask) {
   if (mask != nullptr)
     site.masks.push_back({mask, is_float(mask->type.dtype) ? WrittenMask::Kind::added : WrittenMask::Kind::seen, 0});
@@ -61,7 +80,7 @@ void take_dropout(AttentionSite& site, const Node& dropout) {
 
 std::optional<AttentionSite> written(Node& node) {
   std::optional<WrittenAttention> found = match_attention(node);
-  if (!found) return std::nullopt;
+  if (!found || mixes_gradients(*found)) return std::nullopt;
   AttentionSite site;
   site.result = &node;
   site.nodes = found->nodes;
@@ -73,8 +92,7 @@ std::optional<AttentionSite> written(Node& node) {
   site.k_axes = {0, rank - 1};
   const char* unseen = found->unseen == Unseen::zero ? "zero" : found->unseen == Unseen::nan ? "nan" : "all";
   site.attributes = {{"scale", scale}, {"unseen", std::string(unseen)}};
-  // Hidden by a finite number they are all alike where there is no other.
-  site.unseen_sees_all = found->unseen != Unseen::zero && !found->masks.empty();
+  site.unseen_sees_all = hides_by_finite_numbers(*found);
   if (found->dropout != nullptr) take_dropout(site, *found->dropout);
   // Heads that are part of the batch have masks that are, too.
   for (const WrittenMask& mask : site.masks) {
