@@ -1,4 +1,4 @@
-/* The C interface of Backpass: training from artifacts, and inference.
+/* The C interface of Backpass: training from artifacts or from a model, and inference.
  *
  *   BpCheckpoint* state = NULL;
  *   BpTrainingSession* session = NULL;
@@ -117,6 +117,31 @@ BP_API BpStatus bp_update_parameter(BpCheckpoint* state, const char* name, const
 /* A tensor that shares the parameter's memory: later steps show up in it. */
 BP_API BpStatus bp_get_parameter(BpCheckpoint* state, const char* name, BpTensor** out);
 
+/* ---- Several processes that train together, by functions of the caller's network. docs/parallel.md says what they do.
+ *
+ * Every function works on `count` elements in place and returns 0; anything else ends the call of the session that
+ * needed it. start_allreduce may return before its sum is there; wait ends all that was started. The table is copied;
+ * its context must outlive the sessions that use it. */
+
+typedef struct BpCommunicator {
+  void* context; /* given to every function */
+  int rank, size;
+  int (*broadcast)(void* context, void* data, int64_t count, BpDType dtype, int root);
+  int (*start_allreduce)(void* context, void* data, int64_t count, BpDType dtype);
+  int (*wait)(void* context);
+  int (*allgather)(void* context, const void* mine, int64_t count, BpDType dtype, void* all);
+  /* For zero_stage 1; NULL: `all` is added up as a whole, and the part of this rank taken. */
+  int (*reduce_scatter)(void* context, const void* all, void* mine, int64_t count, BpDType dtype);
+} BpCommunicator;
+
+/* NULL stands for the defaults. Fields that are zero are, too. */
+typedef struct BpParallelOptions {
+  int64_t bucket_bytes;   /* gradients are sent in pieces of about this size; 0: 25 MB */
+  int sends_late;         /* all gradients are sent when the step is over, not as soon as they are complete */
+  int has_own_statistics; /* running statistics are not averaged over processes */
+  int zero_stage;         /* 1: each process keeps its share of the optimizer's state */
+} BpParallelOptions;
+
 /* ---- Training. */
 
 typedef struct BpTrainingSession BpTrainingSession;
@@ -161,6 +186,15 @@ BP_API BpStatus bp_register_linear_lr_scheduler(BpTrainingSession* session, int6
                                                 float initial_rate);
 BP_API BpStatus bp_scheduler_step(BpTrainingSession* session);
 
+/* From now on gradients are averages over all processes, each of which has to call it. Parameters, optimizer state and
+ * seed become those of rank 0, the seed plus the rank. */
+BP_API BpStatus bp_set_communicator(BpTrainingSession* session, const BpCommunicator* communicator,
+                                    const BpParallelOptions* options);
+/* 0: steps keep their gradients to themselves until one is told otherwise, or bp_optimizer_step. */
+BP_API BpStatus bp_set_exchanges(BpTrainingSession* session, int exchanges);
+/* With zero_stage 1, before a checkpoint is saved: all processes together put the optimizer's state into theirs. */
+BP_API BpStatus bp_gather_optimizer_state(BpTrainingSession* session);
+
 /* All parameters one after the other, in the order of the training model's inputs. float32 only. */
 BP_API BpStatus bp_get_parameters_size(const BpTrainingSession* session, int trainable_only, int64_t* out);
 BP_API BpStatus bp_copy_parameters_to_buffer(const BpTrainingSession* session, BpTensor* buffer, int trainable_only);
@@ -169,6 +203,94 @@ BP_API BpStatus bp_copy_buffer_to_parameters(BpTrainingSession* session, const B
 BP_API BpStatus bp_export_model_for_inferencing(const BpTrainingSession* session, const char* path,
                                                 const char* const* output_names, size_t output_count);
 BP_API BpStatus bp_set_seed(int64_t seed);
+
+/* ---- Training without artifacts: one call per step, from a model that computes a loss.
+ *
+ *   bp_get_weights_of_model("model.onnx", "loss", NULL, 0, &state);
+ *   bp_create_trainer(state, NULL, &trainer);
+ *   bp_trainer_add_model(trainer, "model.onnx", "loss", &name, 1, &program);
+ *   bp_trainer_train_step(trainer, program, inputs, 2, 1e-3, outputs, 1, NULL);
+ */
+
+typedef struct BpTrainer BpTrainer;
+typedef enum BpAlgorithm { BP_ADAM = 0, BP_SGD = 1, BP_LAMB = 2 } BpAlgorithm; /* AdamW is Adam with a weight decay */
+
+/* Settings of one weight; bp_get_default_settings fills in the usual ones. docs/optimizers.md has the formulas. */
+typedef struct BpWeightSettings {
+  double rate_scale;  /* times the learning rate of the step */
+  double alpha, beta; /* decay of the first and of the second moment */
+  double epsilon;
+  double weight_decay;
+  int correct_bias;            /* of moments, which start at 0 */
+  int decays_after;            /* Adam: the weight decays after its step, else before */
+  int decays_gradient;         /* weight_decay * weight is added to the gradient */
+  double max_norm;             /* of all gradients together, where they are clipped */
+  double ratio_min, ratio_max; /* LAMB */
+} BpWeightSettings;
+
+typedef struct BpNamedSettings {
+  const char* weight;
+  BpWeightSettings settings;
+} BpNamedSettings;
+
+/* NULL stands for the defaults: Adam, an update per step. Fields that are zero are, too. */
+typedef struct BpTrainerOptions {
+  BpAlgorithm algorithm;
+  const BpWeightSettings* defaults; /* of weights that `by_weight` does not name. NULL: the usual ones */
+  const BpNamedSettings* by_weight;
+  size_t by_weight_count;
+  int64_t accumulation_steps; /* steps whose gradients are averaged for an update */
+  int clips_gradients;        /* by the norm of all of them */
+  int skips_non_finite;       /* gradients with an infinity or NaN update nothing */
+  int scales_loss;            /* gradients are those of loss * loss scale, divided by it */
+  const BpSessionOptions* session;
+  const BpCommunicator* communicator; /* to those that train the same model on other data. NULL: none */
+  const BpParallelOptions* parallel;
+} BpTrainerOptions;
+
+typedef struct BpTrainResult {
+  int updated;    /* this was the last step of an accumulation, and its gradients were used */
+  int all_finite; /* gradients, where somebody looked */
+} BpTrainResult;
+
+BP_API BpStatus bp_get_default_settings(BpWeightSettings* out);
+/* The weights of a model: initializers that its loss depends on, trained unless they are frozen or scalars. */
+BP_API BpStatus bp_get_weights_of_model(const char* model, const char* loss, const char* const* frozen,
+                                        size_t frozen_count, BpCheckpoint** out);
+BP_API BpStatus bp_create_trainer(BpCheckpoint* state, const BpTrainerOptions* options, BpTrainer** out);
+BP_API void bp_release_trainer(BpTrainer* trainer);
+
+/* Each gives the number of a program, for training and for evaluation. Outputs are what a step returns, in order. */
+BP_API BpStatus bp_trainer_add_model(BpTrainer* trainer, const char* model, const char* loss,
+                                     const char* const* outputs, size_t output_count, size_t* program);
+BP_API BpStatus bp_trainer_add_eval_model(BpTrainer* trainer, const char* model, const char* const* outputs,
+                                          size_t output_count, size_t* program);
+/* The inputs that a program needs, in the order of the model. */
+BP_API BpStatus bp_trainer_get_input_count(const BpTrainer* trainer, size_t program, size_t* out);
+BP_API BpStatus bp_trainer_get_input_name(const BpTrainer* trainer, size_t program, size_t index, const char** out);
+BP_API BpStatus bp_trainer_get_eval_input_count(const BpTrainer* trainer, size_t program, size_t* out);
+BP_API BpStatus bp_trainer_get_eval_input_name(const BpTrainer* trainer, size_t program, size_t index,
+                                               const char** out);
+
+/* Forward, backward, accumulation, and an update where it is due. Outputs have to be NULL: they become new tensors, to
+ * be released by the caller. `result` may be NULL. */
+BP_API BpStatus bp_trainer_train_step(BpTrainer* trainer, size_t program, const BpTensor* const* inputs,
+                                      size_t input_count, double rate, BpTensor** outputs, size_t output_count,
+                                      BpTrainResult* result);
+BP_API BpStatus bp_trainer_eval_step(BpTrainer* trainer, size_t program, const BpTensor* const* inputs,
+                                     size_t input_count, BpTensor** outputs, size_t output_count);
+/* Begins an accumulation anew. */
+BP_API BpStatus bp_trainer_drop_gradients(BpTrainer* trainer);
+/* As bp_gather_optimizer_state. */
+BP_API BpStatus bp_trainer_gather_optimizer_state(BpTrainer* trainer);
+BP_API BpStatus bp_trainer_get_steps(const BpTrainer* trainer, int64_t* out);
+BP_API BpStatus bp_trainer_set_steps(BpTrainer* trainer, int64_t steps);
+BP_API BpStatus bp_trainer_get_updates(const BpTrainer* trainer, int64_t* out);
+BP_API BpStatus bp_trainer_set_updates(BpTrainer* trainer, int64_t updates);
+BP_API BpStatus bp_trainer_get_loss_scale(const BpTrainer* trainer, double* out);
+BP_API BpStatus bp_trainer_set_loss_scale(BpTrainer* trainer, double scale);
+/* Of the gradients of the last update, before clipping; NaN when it was not needed. */
+BP_API BpStatus bp_trainer_get_last_norm(const BpTrainer* trainer, double* out);
 
 /* ---- Inference. */
 

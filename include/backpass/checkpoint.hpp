@@ -107,6 +107,9 @@ class CheckpointState {
   /// shape are the parameter's, and for a nominal state.
   void set_parameter(std::string_view name, const Tensor& values);
 
+  /// The parameter is this memory from now on, of the same dtype and shape; a name that is not there is added.
+  void share_parameter(std::string name, Tensor tensor, bool requires_grad = true);
+
   /// True while the parameters have no data.
   bool is_nominal() const { return is_nominal_; }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "backpass/checkpoint.hpp"
+#include "backpass/parallel.hpp"
 #include "backpass/session.hpp"
 #include "backpass/tensor.hpp"
 
@@ -102,6 +103,20 @@ class TrainingSession {
   /// each scheduler_step.
   void register_linear_scheduler(std::int64_t warmup, std::int64_t total, float initial_rate);
   void scheduler_step();
+
+  /// From now on gradients are averages over all processes of the communicator: each bucket of them is on its way as
+  /// soon as backward has completed it. All processes have to call it, and make the same calls afterwards. Parameters,
+  /// optimizer state and seed become those of rank 0, the seed plus the rank. Gradients that were added up are dropped.
+  void set_communicator(std::shared_ptr<Communicator> communicator, const ParallelOptions& options = {});
+  /// False: training steps keep their gradients to themselves. They are exchanged by the next step that is told to, or
+  /// by optimizer_step: what to say of all steps of an accumulation but the last.
+  void set_exchanges(bool exchanges);
+  /// The memory that gradients lie in, piece by piece as it is sent: each a tensor of one dimension, in the order in
+  /// which backward completes them. Empty without a communicator.
+  std::vector<Tensor> gradient_buckets() const;
+  /// Where each process keeps a share of the optimizer's state (ParallelOptions::zero_stage): puts all of it into the
+  /// checkpoint state, to be saved; the next update takes it out again. All processes have to call it.
+  void gather_optimizer_state();
 
   /// Elements of all parameters together.
   std::int64_t parameters_size(bool trainable_only = true) const;

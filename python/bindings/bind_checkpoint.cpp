@@ -136,6 +136,8 @@ void bind_parameters(nb::class_<CheckpointState>& c) {
           nb::arg("name"), nb::arg("dtype"), nb::arg("requires_grad") = true)
       .def("set_parameter", &CheckpointState::set_parameter, nb::arg("name"), nb::arg("values"),
            "copies values of the same dtype and shape")
+      .def("share_parameter", &CheckpointState::share_parameter, nb::arg("name"), nb::arg("values"),
+           nb::arg("requires_grad") = true, "adds or replaces a parameter by this memory, which training writes to")
       .def_prop_ro("is_nominal", &CheckpointState::is_nominal)
       .def_prop_ro("is_half_updated", &CheckpointState::is_half_updated)
       .def("complete", &complete, nb::arg("tensors"), "copies one tensor per parameter, in order")

@@ -97,9 +97,26 @@ PlanReport plan(ModuleSession& session, const nb::list& inputs) {
   return session.plan(values);
 }
 
+nb::list tensors_from_torch(const nb::list& tensors) {
+  nb::list result;
+  for (nb::handle t : tensors) result.append(nb::cast(tensor_from_torch(t)));
+  return result;
+}
+
+nb::list tensors_to_torch(const nb::list& tensors) {
+  nb::list result;
+  for (nb::handle t : tensors) result.append(tensor_to_torch(nb::cast<const Tensor&>(t)));
+  return result;
+}
+
 }  // namespace
 
 void bind_module(nb::module_& m) {
+  m.def("tensors_from_torch", &tensors_from_torch, nb::arg("tensors"),
+        nb::sig("def tensors_from_torch(tensors: list) -> list[Tensor]"),
+        "The memory of torch tensors, which they share; what is not contiguous is copied.");
+  m.def("tensors_to_torch", &tensors_to_torch, nb::arg("tensors"),
+        nb::sig("def tensors_to_torch(tensors: list[Tensor]) -> list"), "torch tensors over the same memory.");
   nb::class_<PendingPass>(m, "Pending", "A forward pass whose backward pass is still to come.")
       .def_prop_ro(
           "graph", [](const PendingPass& p) { return ModuleSession::graph_number(given(p)); },

@@ -8,13 +8,12 @@
 
 #include "backpass/training.hpp"
 #include "bindings.hpp"
+#include "support/random_seed.hpp"
+#include "training_values.hpp"
 
 namespace nb = nanobind;
 using namespace backpass;
 
-namespace {
-
-/// A path, bytes, or None.
 ModelSource to_source(nb::handle h) {
   if (h.is_none()) return {};
   if (nb::isinstance<nb::bytes>(h)) {
@@ -37,6 +36,8 @@ std::vector<RuntimeValue> to_values(const nb::list& items) {
   }
   return values;
 }
+
+namespace {
 
 template <std::vector<RuntimeValue> (TrainingSession::*Step)(std::span<const RuntimeValue>)>
 std::vector<Tensor> run(TrainingSession& session, const nb::list& inputs) {
@@ -87,6 +88,10 @@ void bind_training(nb::module_& m) {
       .def("register_linear_scheduler", &TrainingSession::register_linear_scheduler, nb::arg("warmup"),
            nb::arg("total"), nb::arg("initial_rate"))
       .def("scheduler_step", &TrainingSession::scheduler_step)
+      .def("set_communicator", &TrainingSession::set_communicator, nb::arg("communicator"), nb::arg("options"), NoGil())
+      .def("set_exchanges", &TrainingSession::set_exchanges, nb::arg("exchanges"))
+      .def("gradient_buckets", &TrainingSession::gradient_buckets)
+      .def("gather_optimizer_state", &TrainingSession::gather_optimizer_state, NoGil())
       .def("parameters_size", &TrainingSession::parameters_size, nb::arg("trainable_only") = true)
       .def("contiguous_parameters", &TrainingSession::contiguous_parameters, nb::arg("trainable_only") = false)
       .def("copy_to_parameters", &TrainingSession::copy_to_parameters, nb::arg("buffer"),
@@ -108,4 +113,5 @@ void bind_training(nb::module_& m) {
       .def("take_profile", &TrainingSession::take_profile);
   m.def("set_seed", &set_seed, nb::arg("seed"),
         "Restarts the random numbers of everything that was not restored from a checkpoint.");
+  m.def("is_seeded", &is_random_seed_set, "Whether set_seed was called.");
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "bindings.hpp"
+#include "model/autocast.hpp"
+#include "model/inference_form.hpp"
 #include "model/training_graph.hpp"
 #include "onnx_io/reader.hpp"
 #include "onnx_io/writer.hpp"
@@ -42,6 +44,20 @@ nb::bytes rewrite(const nb::bytes& model, const std::vector<std::string>& parame
   return to_bytes(rewritten);
 }
 
+/// A model from which a function made another.
+template <void (*kChange)(onnx_io::ModelProto&)>
+nb::bytes changed(const nb::bytes& model) {
+  const std::string_view bytes = view_of(model);
+  std::string made;
+  {
+    const Unlocked unlocked;
+    onnx_io::ModelProto proto = onnx_io::read_model(bytes, nullptr);
+    kChange(proto);
+    made = onnx_io::write_model(proto);
+  }
+  return to_bytes(made);
+}
+
 }  // namespace
 
 void bind_training_graph(nb::module_& m) {
@@ -52,6 +68,12 @@ void bind_training_graph(nb::module_& m) {
   m.def("rewrite_training_model", &rewrite, nb::arg("model"), nb::arg("parameters"),
         "The training model with everything left out that need not be computed.",
         nb::sig("def rewrite_training_model(model: bytes, parameters: list[str]) -> bytes"));
+  m.def("autocast_model", &changed<autocast>, nb::arg("model"),
+        "The model with casts, so that matrix products, convolutions and attention run in bfloat16.",
+        nb::sig("def autocast_model(model: bytes) -> bytes"));
+  m.def("inference_form", &changed<make_inference_form>, nb::arg("model"),
+        "The model as it evaluates: without dropout, with running statistics.",
+        nb::sig("def inference_form(model: bytes) -> bytes"));
   m.def(
       "running_statistics",
       [](const nb::bytes& model) { return running_statistics(onnx_io::read_model(view_of(model), nullptr)); },

@@ -3,9 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "backpass/parallel.hpp"
 #include "support/interruption.hpp"
 
 /// Bytes of Python, as the engine reads them; valid while the object is.
@@ -28,10 +30,14 @@ using NoGil = nanobind::call_guard<Unlocked>;
 /// `Type(name=value, ...)` of everything an object shows, for __repr__.
 std::string describe_fields(nanobind::handle object);
 
+/// The engine's communicator, or any object of Python that is one (bind_parallel.cpp); null for None.
+std::shared_ptr<backpass::Communicator> to_communicator(nanobind::handle h);
+
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
 void bind_gradient(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
+void bind_trainer(nanobind::module_& m);
 void bind_training_graph(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_module(nanobind::module_& m);
@@ -39,3 +45,5 @@ void bind_passes(nanobind::module_& m);
 void bind_callbacks(nanobind::module_& m);
 void bind_custom(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
+void bind_parallel(nanobind::module_& m);
+void bind_optimizer(nanobind::module_& m);

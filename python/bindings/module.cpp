@@ -49,10 +49,13 @@ NB_MODULE(_core, m) {
   bind_session(m);
   bind_gradient(m);
   bind_training_graph(m);
+  bind_parallel(m);
   bind_training(m);
+  bind_trainer(m);
   bind_ops(m);
   bind_module(m);
   bind_callbacks(m);
   bind_custom(m);
   bind_checkpoint(m);
+  bind_optimizer(m);
 }

@@ -1,7 +1,9 @@
 #include "torch_exchange.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "backpass/error.hpp"
 
@@ -48,6 +50,7 @@ struct Exchange {
   int (*allocate)(Array*, Managed**, void*, void (*)(void*, const char*, const char*));
   int (*from_object)(void*, Managed**);
   int (*to_object)(Managed*, void**);
+  int (*lend)(void*, Array*);  // null where a version has none
 };
 
 constexpr std::int32_t kCpu = 1;
@@ -147,6 +150,10 @@ dl::Managed* take(nb::handle object) {
   return managed;
 }
 
+void require_cpu(const dl::Array& a) {
+  if (a.device.type != dl::kCpu) fail("input: got a tensor on another device, expected one on the CPU; use .cpu()");
+}
+
 struct Lent {
   dl::Managed managed{};
   Tensor tensor;
@@ -173,7 +180,7 @@ Tensor tensor_from_torch(nb::handle object) {
     if (m->deleter != nullptr) m->deleter(m);
   });
   const dl::Array& a = managed->array;
-  if (a.device.type != dl::kCpu) fail("input: got a tensor on another device, expected one on the CPU; use .cpu()");
+  require_cpu(a);
   return {dtype_of(a.dtype), Dims(a.shape, a.shape + a.ndim), static_cast<std::byte*>(a.data) + a.byte_offset,
           std::move(owner)};
 }
@@ -204,4 +211,51 @@ nb::object tensor_to_torch(const Tensor& tensor) {
     throw nb::python_error();
   }
   return nb::steal(static_cast<PyObject*>(object));
+}
+
+TorchMemory torch_memory(nb::handle object) {
+  auto* tensor_type = reinterpret_cast<PyTypeObject*>(torch().tensor_type.ptr());
+  if (PyType_IsSubtype(Py_TYPE(object.ptr()), tensor_type) == 0) {
+    fail("input: got ", nb::str(object.type()).c_str(), ", expected a torch.Tensor");
+  }
+  if (torch().exchange->lend == nullptr)
+    fail<Unsupported>("torch: got a version that lends no tensors; use torch 2.13");
+  dl::Array a{};
+  if (torch().exchange->lend(object.ptr(), &a) != 0) throw nb::python_error();
+  require_cpu(a);
+  const auto rank = static_cast<std::size_t>(a.ndim);
+  TorchMemory memory{
+      static_cast<std::byte*>(a.data) + a.byte_offset, dtype_of(a.dtype), 1, {a.shape, rank}, {a.strides, rank}};
+  for (const std::int64_t extent : memory.shape) memory.count *= extent;
+  return memory;
+}
+
+bool TorchMemory::is_dense() const {
+  std::int64_t expected = 1;
+  std::size_t left = shape.size();
+  for (std::size_t i = shape.size(); i-- > 0;) {  // the usual order, in one go
+    if (shape[i] != 1 && strides[i] != expected) break;
+    expected *= shape[i];
+    left = i;
+  }
+  if (left == 0 || count == 0) return true;
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != 1) axes.emplace_back(strides[i], shape[i]);
+  }
+  std::sort(axes.begin(), axes.end());
+  expected = 1;
+  for (const auto& [stride, extent] : axes) {
+    if (stride != expected) return false;
+    expected *= extent;
+  }
+  return true;
+}
+
+bool TorchMemory::is_laid_out_as(const TorchMemory& other) const {
+  if (!std::equal(shape.begin(), shape.end(), other.shape.begin(), other.shape.end())) return false;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != 1 && strides[i] != other.strides[i]) return false;
+  }
+  return true;
 }

@@ -4,6 +4,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <span>
+
 #include "backpass/tensor.hpp"
 
 /// The memory of a torch tensor, kept alive by the result. What is not contiguous is made so first (a copy).
@@ -12,3 +15,19 @@ backpass::Tensor tensor_from_torch(nanobind::handle object);
 
 /// A torch tensor over the memory of `tensor`, sharing its ownership.
 nanobind::object tensor_to_torch(const backpass::Tensor& tensor);
+
+/// Where the elements of a torch tensor lie, without a hold on it: valid while nobody else can touch the object.
+struct TorchMemory {
+  void* data = nullptr;
+  backpass::DType dtype = backpass::DType::undefined;
+  std::int64_t count = 0;
+  std::span<const std::int64_t> shape, strides;
+
+  /// Whether the elements fill their memory, in whatever order.
+  bool is_dense() const;
+  /// Whether elements of the same place in memory have the same place in both tensors.
+  bool is_laid_out_as(const TorchMemory& other) const;
+};
+
+/// InvalidInput as of tensor_from_torch.
+TorchMemory torch_memory(nanobind::handle object);

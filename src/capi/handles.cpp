@@ -78,6 +78,13 @@ SessionOptions to_options(const BpSessionOptions* options) {
   return result;
 }
 
+std::vector<std::string> to_names(const char* const* names, size_t count, const char* what) {
+  if (count > 0) need(names, what);
+  std::vector<std::string> made;
+  for (size_t i = 0; i < count; ++i) made.emplace_back(&need(names[i], what));
+  return made;
+}
+
 void give_name(const std::vector<ValueInfo>& infos, size_t index, const char** out) {
   if (index >= infos.size()) fail("index: got ", index, ", expected less than ", infos.size());
   need(out, "out") = infos[index].name.c_str();

@@ -10,6 +10,7 @@
 
 #include "backpass/backpass.h"
 #include "backpass/session.hpp"
+#include "backpass/trainer.hpp"
 #include "backpass/training.hpp"
 
 struct BpTensor {
@@ -23,6 +24,11 @@ struct BpCheckpoint {
 
 struct BpTrainingSession {
   std::unique_ptr<backpass::TrainingSession> session;
+};
+
+struct BpTrainer {
+  std::unique_ptr<backpass::Trainer> trainer;
+  std::vector<std::size_t> outputs, eval_outputs;  // how many, by program
 };
 
 struct BpSession {
@@ -72,6 +78,10 @@ void check_out(const std::vector<ValueInfo>& infos, BpTensor* const* outputs, si
 /// Copies into the tensors given, makes new ones where there is none. Nothing is changed when one does not fit.
 void give_out(std::span<const RuntimeValue> results, BpTensor** outputs, size_t count);
 SessionOptions to_options(const BpSessionOptions* options);
+std::vector<std::string> to_names(const char* const* names, size_t count, const char* what);
+/// Null for NULL.
+std::shared_ptr<Communicator> to_communicator(const BpCommunicator* functions);
+ParallelOptions to_parallel_options(const BpParallelOptions* options);
 void give_name(const std::vector<ValueInfo>& infos, size_t index, const char** out);
 
 }  // namespace backpass::capi

@@ -151,9 +151,7 @@ BpStatus bp_copy_buffer_to_parameters(BpTrainingSession* session, const BpTensor
 BpStatus bp_export_model_for_inferencing(const BpTrainingSession* session, const char* path,
                                          const char* const* output_names, size_t output_count) {
   return guarded([&] {
-    if (output_count > 0) need(output_names, "output_names");
-    std::vector<std::string> names;
-    for (size_t i = 0; i < output_count; ++i) names.emplace_back(&need(output_names[i], "output name"));
+    const std::vector<std::string> names = to_names(output_names, output_count, "output_names");
     session_of(session).export_model_for_inferencing(&need(path, "path"), names);
   });
 }

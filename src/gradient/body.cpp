@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradient/activity.hpp"
+#include "graph/effects.hpp"
 #include "graph/infer.hpp"
 #include "graph/op.hpp"
 
@@ -47,6 +48,10 @@ void finish_body(const GradientContext& g, Graph& body) {
   }
   body.remove_captures([&](const Capture& c) { return used.count(c.inner) == 0; });
   body.remove_dead_nodes();
+  if (const Node* effect = find_effect(body)) {
+    fail<Unsupported>(g.node.label(), " gradient: its body talks to other processes in ", effect->label(),
+                      ", which cannot be done again while going back; move it out of the body");
+  }
   if (const Node* random = find_random(body)) {
     fail<Unsupported>(g.node.label(), " gradient: its body draws random numbers in ", random->label(),
                       ", which cannot be drawn again while going back; move it out of the body");

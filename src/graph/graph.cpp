@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/effects.hpp"
 #include "graph/op.hpp"
 
 namespace backpass {
@@ -75,7 +76,8 @@ int Graph::remove_dead_nodes() {
   std::unordered_set<const Node*> dead;
   for (auto it = order_.rbegin(); it != order_.rend(); ++it) {
     Node* node = *it;
-    bool used = std::any_of(node->outputs.begin(), node->outputs.end(), [&](Value* v) { return live.count(v) != 0; });
+    bool used = has_effect(*node) ||
+                std::any_of(node->outputs.begin(), node->outputs.end(), [&](Value* v) { return live.count(v) != 0; });
     if (used) {
       for_each_read(*node, [&](Value* v) { live.insert(v); });
       for (Value* v : node->outputs) live.insert(v);
@@ -98,39 +100,84 @@ int Graph::remove_dead_nodes() {
   return static_cast<int>(dead.size());
 }
 
-void Graph::sort_topologically() {
-  std::unordered_map<const Node*, int> pending;
-  std::unordered_map<const Node*, std::size_t> rank;
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    Node* node = order_[i];
-    rank[node] = i;
-    pending[node] = 0;
-    for_each_read(*node, [&](Value* v) {
-      if (v->producer != nullptr) ++pending[node];
-    });
+namespace {
+
+/// Takes nodes whose producers are there, the first of them first.
+class Sorting {
+ public:
+  explicit Sorting(const std::vector<Node*>& nodes) : nodes_(nodes) {
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      rank_[nodes[i]] = i;
+      pending_[nodes[i]] = 0;
+      for_each_read(*nodes[i], [&](const Value* v) {
+        if (v->producer != nullptr) ++pending_[nodes[i]];
+      });
+    }
   }
-  std::set<std::size_t> ready;
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    if (pending[order_[i]] == 0) ready.insert(i);
-  }
-  std::vector<Node*> sorted;
-  while (!ready.empty()) {
-    Node* node = order_[*ready.begin()];
-    ready.erase(ready.begin());
-    sorted.push_back(node);
-    for (const Value* v : node->outputs) {
-      if (v == nullptr || v->producer == nullptr) continue;
-      for (Node* reader : v->readers) {
-        if (--pending[reader] == 0) ready.insert(rank[reader]);
+
+  /// Every node with an effect waits for the one that stands before it.
+  void keep_effects_in_order() {
+    Node* last = nullptr;
+    for (Node* node : nodes_) {
+      if (!has_effect(*node)) continue;
+      if (last != nullptr) {
+        next_effect_[last] = node;
+        ++pending_[node];
       }
+      last = node;
     }
   }
-  if (sorted.size() != order_.size()) {
-    std::string names;
-    for (Node* node : order_) {
-      if (pending[node] > 0 && names.size() < 200) names += (names.empty() ? "" : ", ") + node->label();
+
+  std::vector<Node*> run() {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (pending_[nodes_[i]] == 0) ready_.insert(i);
     }
-    fail("graph '", name, "' has a cycle through ", names, "; an ONNX graph must be acyclic");
+    std::vector<Node*> sorted;
+    while (!ready_.empty()) {
+      Node* node = nodes_[*ready_.begin()];
+      ready_.erase(ready_.begin());
+      sorted.push_back(node);
+      for (const Value* v : node->outputs) {
+        if (v == nullptr || v->producer == nullptr) continue;
+        for (Node* reader : v->readers) wait_less(reader);
+      }
+      if (auto next = next_effect_.find(node); next != next_effect_.end()) wait_less(next->second);
+    }
+    return sorted;
+  }
+
+  std::string waiting() {
+    std::string names;
+    for (Node* node : nodes_) {
+      if (pending_[node] > 0 && names.size() < 200) names += (names.empty() ? "" : ", ") + node->label();
+    }
+    return names;
+  }
+
+ private:
+  void wait_less(Node* node) {
+    if (--pending_[node] == 0) ready_.insert(rank_[node]);
+  }
+
+  const std::vector<Node*>& nodes_;
+  std::unordered_map<const Node*, int> pending_;
+  std::unordered_map<const Node*, std::size_t> rank_;
+  std::unordered_map<const Node*, Node*> next_effect_;
+  std::set<std::size_t> ready_;
+};
+
+}  // namespace
+
+void Graph::sort_topologically() {
+  Sorting sorting(order_);
+  sorting.keep_effects_in_order();
+  std::vector<Node*> sorted = sorting.run();
+  if (sorted.size() != order_.size()) {  // a file that is not sorted says nothing of the order of effects
+    Sorting by_reads(order_);
+    sorted = by_reads.run();
+    if (sorted.size() != order_.size()) {
+      fail("graph '", name, "' has a cycle through ", by_reads.waiting(), "; an ONNX graph must be acyclic");
+    }
   }
   order_ = std::move(sorted);
 }

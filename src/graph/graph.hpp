@@ -183,11 +183,11 @@ class Graph {
   /// Removes a node whose outputs have no uses left; the output values go too.
   void remove_node(Node* node);
 
-  /// Removes nodes and constants that no output depends on. Returns how many nodes went.
+  /// Removes nodes and constants that no output and no node with an effect depends on. Returns how many nodes went.
   int remove_dead_nodes();
 
-  /// Sorts nodes so that producers come first, keeping the present order where it can. InvalidInput naming nodes on a
-  /// cycle.
+  /// Sorts nodes so that producers come first, keeping the present order where it can, and that of nodes with
+  /// effects always. InvalidInput naming nodes on a cycle.
   void sort_topologically();
 
   bool is_output(const Value* v) const;

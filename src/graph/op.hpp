@@ -262,6 +262,9 @@ struct OpDef {
   bool is_one_pass = false;
   /// Gives a different result each time: never folded or merged.
   bool is_random = false;
+  /// Does something that others notice, such as talking to other processes: runs once, in the order of the graph, also
+  /// where nobody reads what it gives (graph/effects.hpp). Random as well, so that nothing folds or merges it.
+  bool has_effect = false;
   /// Made of other nodes when a graph is lowered (plan/lower.hpp): no file holds it.
   bool is_lowered = false;
   /// Hands its inputs to whoever runs the graph and waits for what it gives.

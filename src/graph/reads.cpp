@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/effects.hpp"
 #include "graph/graph.hpp"
 #include "graph/op.hpp"
 
@@ -47,7 +48,7 @@ void Graph::rewrite(Node& node, std::string_view domain, std::string_view op, co
     if (producer == nullptr) continue;
     const bool is_read = std::any_of(producer->outputs.begin(), producer->outputs.end(),
                                      [&](const Value* v) { return use_count(v) > 0; });
-    if (is_read) continue;
+    if (is_read || has_effect(*producer)) continue;
     for_each_read(*producer, [&](Value* v) { left.push_back(v); });
     read_nothing(*producer);
   }

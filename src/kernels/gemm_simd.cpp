@@ -1,6 +1,8 @@
 #include "kernels/gemm_simd.hpp"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "kernels/simd_fixed.hpp"
 #include "kernels/transpose_tile.hpp"
@@ -24,18 +26,18 @@ constexpr std::int64_t kAhead = 24;
 template <class T>
 using Tag = hn::ScalableTag<T>;
 
-/// Stores the sums of one tile of `Rows` rows and one panel of columns.
-template <int Rows, class T, class V>
-HWY_INLINE void store_tile(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::int64_t ldc, const T* HWY_RESTRICT bias,
-                           const BlockEnd<T>& end) {
+/// Stores the sums of one tile of `Rows` rows and `Vectors` vectors of columns.
+template <int Rows, int Vectors, class T, class V>
+HWY_INLINE void store_tile(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc,
+                           const T* HWY_RESTRICT bias, const BlockEnd<T>& end) {
   const Tag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const V alpha = hn::Set(d, end.alpha);
   const V beta = hn::Set(d, end.beta);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < Vectors; ++j) {
       T* to = c + i * ldc + j * lanes;
       V v = hn::Mul(sum[i][j], alpha);
       if (end.beta != T(0)) v = hn::MulAdd(beta, hn::LoadU(d, to), v);
@@ -47,54 +49,56 @@ HWY_INLINE void store_tile(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::int6
 }
 
 /// One tile at the right border: stored through a buffer so that nothing right of column `cols` is touched.
-template <int Rows, class T, class V>
-HWY_NOINLINE void store_border(const V (&sum)[Rows][2], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
+template <int Rows, int Vectors, class T, class V>
+HWY_NOINLINE void store_border(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
                                std::int64_t cols, const BlockEnd<T>& end) {
   const Tag<T> d;
-  const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(d));
-  HWY_ALIGN T tile[Rows * 2 * HWY_MAX_BYTES / sizeof(T)];
-  HWY_ALIGN T bias_copy[2 * HWY_MAX_BYTES / sizeof(T)] = {};
+  const auto width = static_cast<std::int64_t>(Vectors * hn::Lanes(d));
+  HWY_ALIGN T tile[Rows * Vectors * HWY_MAX_BYTES / sizeof(T)];
+  HWY_ALIGN T bias_copy[Vectors * HWY_MAX_BYTES / sizeof(T)] = {};
   if (bias != nullptr) std::copy_n(bias, cols, bias_copy);
-  for (int i = 0; i < Rows; ++i) std::copy_n(c + i * ldc, end.beta != T(0) ? cols : 0, tile + i * panel);
-  for (int i = 0; i < Rows; ++i) std::fill(tile + i * panel + cols, tile + (i + 1) * panel, T(0));
-  store_tile<Rows, T, V>(sum, tile, panel, bias != nullptr ? bias_copy : nullptr, end);
-  for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * panel, cols, c + i * ldc);
+  for (int i = 0; i < Rows; ++i) std::copy_n(c + i * ldc, end.beta != T(0) ? cols : 0, tile + i * width);
+  for (int i = 0; i < Rows; ++i) std::fill(tile + i * width + cols, tile + (i + 1) * width, T(0));
+  store_tile<Rows, Vectors, T, V>(sum, tile, width, bias != nullptr ? bias_copy : nullptr, end);
+  for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * width, cols, c + i * ldc);
 }
 
-template <int Rows, bool kTransposed, class T>
+template <int Rows, int Vectors, bool kTransposed, class T>
 HWY_NOINLINE void tile(std::int64_t k, const T* HWY_RESTRICT a, std::int64_t lda, const T* HWY_RESTRICT b,
                        T* HWY_RESTRICT c, std::int64_t ldc, const T* bias, std::int64_t cols, const BlockEnd<T>& end) {
   const Tag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   using V = hn::Vec<Tag<T>>;
-  V sum[Rows][2];
-#pragma GCC unroll 6
+  V sum[Rows][Vectors];
+#pragma GCC unroll 12
   for (int i = 0; i < Rows; ++i) {
-    sum[i][0] = sum[i][1] = hn::Zero(d);
+#pragma GCC unroll 2
+    for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(d);
     __builtin_prefetch(c + i * ldc, 1);  // there when the sums are
   }
   for (std::int64_t p = 0; p < k; ++p) {
-    const V b0 = hn::Load(d, b);
-    const V b1 = hn::Load(d, b + lanes);
+    V columns[Vectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < Vectors; ++j) columns[j] = hn::Load(d, b + j * lanes);
     __builtin_prefetch(b + kAhead * 2 * lanes);
     b += 2 * lanes;
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int i = 0; i < Rows; ++i) {
       const V ai = hn::Set(d, kTransposed ? a[p * lda + i] : a[i * lda + p]);
-      sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
-      sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
+#pragma GCC unroll 2
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(ai, columns[j], sum[i][j]);
     }
   }
-  if (cols == 2 * lanes) {
-    store_tile<Rows, T, V>(sum, c, ldc, bias, end);
+  if (cols == Vectors * lanes) {
+    store_tile<Rows, Vectors, T, V>(sum, c, ldc, bias, end);
   } else {
-    V copy[Rows][2];  // its address leaves this function, so that the sums themselves may stay in registers
-#pragma GCC unroll 6
+    V copy[Rows][Vectors];  // its address leaves this function, so that the sums themselves may stay in registers
+#pragma GCC unroll 12
     for (int i = 0; i < Rows; ++i) {
-      copy[i][0] = sum[i][0];
-      copy[i][1] = sum[i][1];
+#pragma GCC unroll 2
+      for (int j = 0; j < Vectors; ++j) copy[i][j] = sum[i][j];
     }
-    store_border<Rows, T, V>(copy, c, ldc, bias, cols, end);
+    store_border<Rows, Vectors, T, V>(copy, c, ldc, bias, cols, end);
   }
 }
 
@@ -102,29 +106,42 @@ template <class T>
 using TileFunction = void (*)(std::int64_t, const T*, std::int64_t, const T*, T*, std::int64_t, const T*, std::int64_t,
                               const BlockEnd<T>&);
 
+/// Tiles of 1 to sizeof...(Rows) rows, by their number of rows.
+template <int Vectors, bool kTransposed, class T, int... Rows>
+constexpr auto tiles_of(std::integer_sequence<int, Rows...>) {
+  return std::array<TileFunction<T>, sizeof...(Rows) + 1>{nullptr, tile<Rows + 1, Vectors, kTransposed, T>...};
+}
+
+/// One panel of columns. Rows are dealt out evenly: 8 as 4 + 4, not 6 + 2, since a tile of few rows does not fill the
+/// multipliers.
+template <int Vectors, bool kTransposed, class T>
+void multiply_panel(std::int64_t m, std::int64_t k, const T* a, std::int64_t lda, const T* b, T* c, std::int64_t ldc,
+                    const T* bias, std::int64_t cols, const BlockEnd<T>& end) {
+  constexpr int kMost = 2 * kRows / Vectors;
+  constexpr auto kTiles = tiles_of<Vectors, kTransposed, T>(std::make_integer_sequence<int, kMost>());
+  const std::int64_t tiles = (m + kMost - 1) / kMost;
+  const std::int64_t small = tiles == 0 ? 0 : m / tiles;
+  const std::int64_t large_tiles = tiles == 0 ? 0 : m % tiles;
+  std::int64_t i = 0;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    const std::int64_t rows = small + (t < large_tiles ? 1 : 0);
+    kTiles[static_cast<std::size_t>(rows)](k, a + (kTransposed ? i : i * lda), lda, b, c + i * ldc, ldc, bias, cols,
+                                           end);
+    i += rows;
+  }
+}
+
 template <bool kTransposed, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  constexpr TileFunction<T> kTiles[] = {nullptr,
-                                        tile<1, kTransposed, T>,
-                                        tile<2, kTransposed, T>,
-                                        tile<3, kTransposed, T>,
-                                        tile<4, kTransposed, T>,
-                                        tile<5, kTransposed, T>,
-                                        tile<6, kTransposed, T>};
-  // Rows are dealt out evenly: 8 as 4 + 4, not 6 + 2, since a tile of few rows does not fill the multipliers.
-  const std::int64_t tiles = (m + kRows - 1) / kRows;
-  const std::int64_t small = tiles == 0 ? 0 : m / tiles;
-  const std::int64_t large_tiles = tiles == 0 ? 0 : m % tiles;
-  const auto panel = static_cast<std::int64_t>(2 * hn::Lanes(Tag<T>()));
-  for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
-    const std::int64_t cols = std::min(panel, n - j);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
+  for (std::int64_t j = 0; j < n; j += 2 * lanes, b += b_stride) {
+    const std::int64_t cols = std::min(2 * lanes, n - j);
     const T* bias = end.bias != nullptr ? end.bias + j : nullptr;
-    std::int64_t i = 0;
-    for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int64_t rows = small + (t < large_tiles ? 1 : 0);
-      kTiles[rows](k, a + (kTransposed ? i : i * lda), lda, b, c + i * ldc + j, ldc, bias, cols, end);
-      i += rows;
+    if (cols > lanes) {
+      multiply_panel<2, kTransposed>(m, k, a, lda, b, c + j, ldc, bias, cols, end);
+    } else {  // of the last panel's two vectors one is filled up with zeros
+      multiply_panel<1, kTransposed>(m, k, a, lda, b, c + j, ldc, bias, cols, end);
     }
   }
 }

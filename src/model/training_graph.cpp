@@ -161,6 +161,16 @@ onnx_io::ModelProto eval_model(onnx_io::ModelProto model) {
   return model;
 }
 
+onnx_io::ModelProto with_parameters_as_inputs(const onnx_io::ModelProto& model, const TrainingRequest& request) {
+  check_names(model.graph, request);
+  onnx_io::ModelProto moved = model;
+  set_outputs(moved.graph, request.outputs);
+  Names parameters = request.requires_grad;
+  parameters.insert(parameters.end(), request.frozen.begin(), request.frozen.end());
+  move_to_inputs(moved.graph, parameters);
+  return moved;
+}
+
 void collect_statistics(const std::vector<onnx_io::NodeProto>& nodes, Names& names) {
   for (const onnx_io::NodeProto& node : nodes) {
     if (node.op_type != "BatchNormalization" || !node.domain.empty() || node.input.size() < 5) continue;
@@ -182,13 +192,12 @@ Value* add_accumulator(Graph& graph, Value* sum, Value* value, Value* overwrite,
 }
 
 TrainingModels build_training_models(const onnx_io::ModelProto& model, const TrainingRequest& request) {
-  check_names(model.graph, request);
-  onnx_io::ModelProto moved = model;
-  set_outputs(moved.graph, request.outputs);
-  Names parameters = request.requires_grad;
-  parameters.insert(parameters.end(), request.frozen.begin(), request.frozen.end());
-  move_to_inputs(moved.graph, parameters);
+  const onnx_io::ModelProto moved = with_parameters_as_inputs(model, request);
   return {training_model(moved, request), eval_model(moved)};
+}
+
+onnx_io::ModelProto build_training_model(const onnx_io::ModelProto& model, const TrainingRequest& request) {
+  return training_model(with_parameters_as_inputs(model, request), request);
 }
 
 std::vector<std::string> running_statistics(const onnx_io::ModelProto& model) {

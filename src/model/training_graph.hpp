@@ -29,6 +29,9 @@ struct TrainingModels {
 /// Throws listing every problem: unknown names, a loss that is no scalar, operators without a gradient.
 TrainingModels build_training_models(const onnx_io::ModelProto& model, const TrainingRequest& request);
 
+/// The first of them alone: outputs may be some that there are in training only.
+onnx_io::ModelProto build_training_model(const onnx_io::ModelProto& model, const TrainingRequest& request);
+
 /// Initializers that hold running mean and variance of batch normalisations in training mode: they change while
 /// training, so they belong among the frozen parameters.
 std::vector<std::string> running_statistics(const onnx_io::ModelProto& model);

@@ -119,6 +119,17 @@ void CheckpointState::set_parameter(std::string_view name, const Tensor& values)
   if (own.bytes() > 0) std::memmove(own.mutable_data(), values.data(), own.bytes());
 }
 
+void CheckpointState::share_parameter(std::string name, Tensor tensor, bool requires_grad) {
+  if (!has_parameter(name)) return add_parameter(std::move(name), std::move(tensor), requires_grad);
+  Parameter& found = parameters_[index_.at(name)];
+  if (is_nominal_) fail("parameter ", printable(name), ": the state is nominal; load all parameters first");
+  if (tensor.dtype() != found.tensor.dtype() || tensor.dims() != found.tensor.dims()) {
+    fail("parameter ", printable(name), ": got ", describe(tensor), ", expected ", describe(found.tensor));
+  }
+  found.tensor = std::move(tensor);
+  found.requires_grad = requires_grad;
+}
+
 void CheckpointState::complete(std::span<const Tensor> tensors) {
   if (!is_nominal_) fail("the state is not nominal: its parameters have data; use set_parameter");
   if (tensors.size() != parameters_.size()) {

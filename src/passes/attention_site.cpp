@@ -26,22 +26,6 @@ bool is_closed(const Graph& graph, const AttentionSite& site) {
   });
 }
 
-/// A mask that is learned gets a gradient, for which all scores are needed.
-bool is_learned(const Graph& graph, const AttentionSite& site) {
-  std::unordered_set<const Value*> seen;
-  std::vector<const Value*> todo;
-  for (const WrittenMask& mask : site.masks) todo.push_back(mask.value);
-  while (!todo.empty()) {
-    const Value* v = todo.back();
-    todo.pop_back();
-    if (v == nullptr || !is_float(v->type.dtype) || !seen.insert(v).second) continue;
-    const auto& steady = graph.steady_inputs;
-    if (std::find(steady.begin(), steady.end(), v) != steady.end()) return true;
-    if (v->producer != nullptr) for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
-  }
-  return false;
-}
-
 bool has_float(const std::vector<WrittenMask>& masks) {
   return std::any_of(masks.begin(), masks.end(), [](const WrittenMask& m) { return is_float(m.value->type.dtype); });
 }
@@ -187,7 +171,7 @@ std::vector<AttentionSite> attention_sites(Graph& graph) {
     std::optional<AttentionSite> site = written(*node);
     if (!site) site = operation(*node);
     if (!site) site = ragged(*node);
-    if (site && has_elements(*site) && is_closed(graph, *site) && !is_learned(graph, *site))
+    if (site && has_elements(*site) && is_closed(graph, *site) && !has_learned_mask(graph, site->masks))
       sites.push_back(std::move(*site));
   }
   return sites;

@@ -257,10 +257,6 @@ Found (*rule_for(const Node& node))(const Node&, std::size_t) {
 
 }  // namespace
 
-bool is_op(const Node* node, std::string_view name, std::string_view domain) {
-  return node != nullptr && node->domain == domain && node->op == name;
-}
-
 std::optional<std::vector<std::int64_t>> numbers_in(const Value* v) {
   if (v == nullptr) return std::nullopt;
   if (v->constant) return v->constant->to_ints();

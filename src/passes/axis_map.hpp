@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 
@@ -23,7 +24,7 @@ std::optional<AxisMap> axis_map(const Node& node, std::size_t axis);
 /// Contents of a small integer tensor, if they are known as numbers.
 std::optional<std::vector<std::int64_t>> numbers_in(const Value* v);
 
-bool is_op(const Node* node, std::string_view name, std::string_view domain = "");
+using pattern::is_op;
 
 /// An axis as nodes name it, counted from the front.
 inline std::size_t from_front(std::int64_t axis, std::size_t rank) {

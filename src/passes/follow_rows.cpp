@@ -2,16 +2,15 @@
 
 #include "graph/op.hpp"
 #include "passes/match_labelled.hpp"
-#include "passes/row_rules.hpp"
+#include "passes/pattern.hpp"
+#include "passes/row_axes.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
-
-std::size_t rank_of(const Value* v) {
-  return v != nullptr && v->type.is_tensor() && v->type.shape ? v->type.shape->size() : 0;
-}
+using pattern::axis_from_front;
+using pattern::is_op;
+using pattern::rank_of;
 
 /// Rows of a value, and whether those that are ignored hold 0.
 struct State {
@@ -164,7 +163,7 @@ class Matcher {
 
   std::optional<State> behind_gather(Node& node) {
     const State* state = state_of(node, node.input(0));
-    if (state == nullptr || state->rows[counted_axis(node.attr_int("axis", 0), state->rows.size())]) {
+    if (state == nullptr || state->rows[axis_from_front(node.attr_int("axis", 0), state->rows.size())]) {
       return std::nullopt;
     }
     if (rank_of(node.input(1)) != state->rows.size() || !fits(node, 1, state->rows, true)) return std::nullopt;

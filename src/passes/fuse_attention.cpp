@@ -198,22 +198,6 @@ bool is_closed(const Graph& graph, const WrittenAttention& found, const WrittenA
   return is_closed(graph, nodes, results);
 }
 
-/// A mask that is learned gets a gradient, for which all scores are needed after all.
-bool has_learned_mask(const Graph& graph, const WrittenAttention& found) {
-  std::unordered_set<const Value*> seen;
-  std::vector<const Value*> todo;
-  for (const WrittenMask& mask : found.masks) todo.push_back(mask.value);
-  while (!todo.empty()) {
-    const Value* v = todo.back();
-    todo.pop_back();
-    if (v == nullptr || !is_float(v->type.dtype) || !seen.insert(v).second) continue;
-    const auto& steady = graph.steady_inputs;
-    if (std::find(steady.begin(), steady.end(), v) != steady.end()) return true;
-    if (v->producer != nullptr) for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
-  }
-  return false;
-}
-
 }  // namespace
 
 void fuse_attention(Graph& graph, Reports& reports) {
@@ -224,7 +208,7 @@ void fuse_attention(Graph& graph, Reports& reports) {
     std::optional<WrittenAttention> found = match_attention(*node);
     if (!found || !is_fusable(*found)) continue;
     const std::optional<WrittenAttentionGradient> gradient = match_attention_gradient(graph, *found);
-    if (!is_closed(graph, *found, gradient ? &*gradient : nullptr) || has_learned_mask(graph, *found)) continue;
+    if (!is_closed(graph, *found, gradient ? &*gradient : nullptr) || has_learned_mask(graph, found->masks)) continue;
     if (!gradient) take_factors(*found);
     Value* inner[] = {found->scores->output(0), found->softmax->output(0), found->dropout->output(0)};
     reports.push_back({.node = node->label(),

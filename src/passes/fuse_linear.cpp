@@ -6,13 +6,14 @@
 #include "graph/op.hpp"
 #include "passes/list.hpp"
 #include "passes/match_activation.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-using Perm = std::vector<std::int64_t>;
+using pattern::is_op;
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using Perm = std::vector<std::int64_t>;
 
 std::optional<std::size_t> rank_of(const Value* v) {
   if (v == nullptr || !v->type.is_tensor() || !v->type.shape) return std::nullopt;

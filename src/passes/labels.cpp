@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "graph/op.hpp"
+#include "passes/pattern.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using pattern::is_op;
 
 bool adds_or_drops_axes(const Node* node) {
   return is_op(node, "Unsqueeze") || is_op(node, "Squeeze") || is_op(node, "Identity");

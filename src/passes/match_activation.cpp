@@ -1,11 +1,11 @@
 #include "passes/match_activation.hpp"
 
+#include "passes/pattern.hpp"
+
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view domain, std::string_view op) {
-  return node != nullptr && node->domain == domain && node->op == op;
-}
+using pattern::is_op;
 
 /// Two readers of v, Sigmoid (or HardSigmoid) and a Mul of v with its result.
 std::optional<MatchedActivation> match_gate(const Graph& graph, const Value* v) {
@@ -14,8 +14,8 @@ std::optional<MatchedActivation> match_gate(const Graph& graph, const Value* v) 
   for (int i = 0; i < 2; ++i) {
     Node* gate = readers[static_cast<std::size_t>(i)];
     Node* mul = readers[static_cast<std::size_t>(1 - i)];
-    bool soft = is_op(gate, "", "Sigmoid");
-    if (!(soft || is_op(gate, "", "HardSigmoid")) || !is_op(mul, "", "Mul")) continue;
+    bool soft = is_op(gate, "Sigmoid");
+    if (!(soft || is_op(gate, "HardSigmoid")) || !is_op(mul, "Mul")) continue;
     if (graph.only_reader(gate->output(0)) != mul) continue;
     std::optional<UnaryTile> inner = unary_tile(*gate);
     if (!inner) continue;

@@ -247,6 +247,22 @@ std::optional<Factor> factor_of(const Node* node) {
 
 std::optional<WrittenAttention> match_attention(Node& result) { return Matcher(result).run(); }
 
+bool has_learned_mask(const Graph& graph, const std::vector<WrittenMask>& masks) {
+  std::unordered_set<const Value*> seen;
+  std::vector<const Value*> todo;
+  todo.reserve(masks.size());
+  for (const WrittenMask& mask : masks) todo.push_back(mask.value);
+  while (!todo.empty()) {
+    const Value* v = todo.back();
+    todo.pop_back();
+    if (v == nullptr || !is_float(v->type.dtype) || !seen.insert(v).second) continue;
+    const auto& steady = graph.steady_inputs;
+    if (std::find(steady.begin(), steady.end(), v) != steady.end()) return true;
+    if (v->producer != nullptr) for_each_read(*v->producer, [&](const Value* read) { todo.push_back(read); });
+  }
+  return false;
+}
+
 Value* joined_mask(Builder& b, const WrittenAttention& attention) {
   using Kind = WrittenMask::Kind;
   const auto& masks = attention.masks;

@@ -50,6 +50,9 @@ Value* joined_mask(Builder& b, const WrittenAttention& attention);
 /// Factors of queries and keys become part of the scale.
 void take_factors(WrittenAttention& attention);
 
+/// Whether a mask depends on parameters: it gets a gradient, for which all scores are needed after all.
+bool has_learned_mask(const Graph& graph, const std::vector<WrittenMask>& masks);
+
 /// What a differentiated graph makes of it; null for what nobody asked for.
 struct WrittenAttentionGradient {
   Value* dy = nullptr;

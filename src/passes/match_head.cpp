@@ -3,20 +3,18 @@
 #include <algorithm>
 
 #include "graph/op.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-using Perm = std::vector<std::int64_t>;
+using pattern::is_op;
+using pattern::rank_of;
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using Perm = std::vector<std::int64_t>;
 
 bool is_internal(const Node& loss) {
   return loss.op == "SoftmaxCrossEntropyLossInternal" && loss.domain == "com.microsoft";
-}
-
-std::size_t rank_of(const Value* v) {
-  return v != nullptr && v->type.is_tensor() && v->type.shape ? v->type.shape->size() : 0;
 }
 
 bool ends_with_classes(const Value* v, std::int64_t classes) {

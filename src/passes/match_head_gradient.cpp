@@ -2,11 +2,12 @@
 #include <set>
 
 #include "passes/match_head.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using pattern::is_op;
 
 /// The same elements in the same order, rows of the same length.
 bool keeps_rows(const Node* node) {

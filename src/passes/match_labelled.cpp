@@ -3,16 +3,15 @@
 #include <algorithm>
 
 #include "graph/op.hpp"
-#include "passes/row_rules.hpp"
+#include "passes/pattern.hpp"
+#include "passes/row_axes.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
-
-std::size_t rank_of(const Value* v) {
-  return v != nullptr && v->type.is_tensor() && v->type.shape ? v->type.shape->size() : 0;
-}
+using pattern::axis_from_front;
+using pattern::is_op;
+using pattern::rank_of;
 
 bool is_nll(const Node& node) { return node.op.starts_with("NegativeLogLikelihoodLoss"); }
 
@@ -43,7 +42,7 @@ std::optional<Labels> labels_behind(const Value* from) {
 std::optional<std::size_t> class_axis_of(const Graph& graph, const Node& node) {
   const std::size_t rank = rank_of(node.input(0));
   if (rank < 2) return std::nullopt;
-  const std::size_t axis = counted_axis(node.attr_int("axis", -1), rank);
+  const std::size_t axis = axis_from_front(node.attr_int("axis", -1), rank);
   if (is_op(&node, "LogSoftmax")) return axis;
   if (is_op(&node, "Softmax") && is_op(graph.only_reader(node.output(0)), "Log")) return axis;
   const Node* reader = is_op(&node, "ReduceMax") ? graph.only_reader(node.output(0)) : nullptr;

@@ -3,12 +3,13 @@
 #include <limits>
 
 #include "passes/match_head.hpp"
+#include "passes/pattern.hpp"
 #include "support/visit.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using pattern::is_op;
 
 std::optional<double> number(const Value* v) {
   if (v == nullptr) return std::nullopt;

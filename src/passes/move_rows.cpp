@@ -5,7 +5,7 @@ namespace backpass {
 
 void move_rows(Graph& graph, Reports& reports) {
   if (graph.parent != nullptr) return;
-  read_extents_off_inputs(graph);
+  free_shapes(graph);
   RowNeeds needs(graph, {});
   RowPacker packer(graph, needs);
   std::vector<std::pair<const RowSet*, std::string>> moved;

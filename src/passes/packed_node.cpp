@@ -4,10 +4,14 @@
 
 #include "graph/op.hpp"
 #include "ops/random/dropout.hpp"
+#include "passes/pattern.hpp"
 #include "passes/row_values.hpp"
 
 namespace backpass {
 namespace {
+
+using pattern::axis_from_front;
+using pattern::constant_ints;
 
 std::vector<std::int64_t> packed_axes(const std::vector<std::int64_t>& axes, const RowLayout& layout) {
   std::vector<std::int64_t> result;

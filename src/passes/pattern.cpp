@@ -4,7 +4,30 @@
 
 namespace backpass::pattern {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+bool is_op(const Node* node, std::string_view op, std::string_view domain) {
+  return node != nullptr && node->domain == domain && node->op == op;
+}
+
+std::size_t axis_from_front(std::int64_t axis, std::size_t rank) {
+  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis);
+}
+
+std::optional<std::vector<std::int64_t>> constant_ints(const Node& node, std::size_t input,
+                                                       std::string_view attribute) {
+  const Value* v = node.input(input);
+  if (v == nullptr) {
+    if (!node.has_attribute(attribute)) return std::nullopt;
+    return node.attr_ints(attribute);
+  }
+  if (!v->constant) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  const Tensor& t = *v->constant;
+  for (std::int64_t i = 0; i < t.size(); ++i) {
+    if (t.dtype() == DType::int64) numbers.push_back(t.as<std::int64_t>()[i]);
+    if (t.dtype() == DType::int32) numbers.push_back(t.as<std::int32_t>()[i]);
+  }
+  return static_cast<std::int64_t>(numbers.size()) == t.size() ? std::optional(numbers) : std::nullopt;
+}
 
 std::optional<double> number_of(const Value* v) {
   if (v == nullptr || !v->constant || v->constant->size() != 1) return std::nullopt;

@@ -1,16 +1,24 @@
-// What passes that recognise operators in what is written out ask of nodes and values.
+// What passes ask of nodes and values.
 #pragma once
 
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.hpp"
 #include "graph/halves.hpp"
 
 namespace backpass::pattern {
 
-bool is_op(const Node* node, std::string_view op);
+/// Null is no operator.
+bool is_op(const Node* node, std::string_view op, std::string_view domain = "");
+
+/// The axis an attribute or input names, counted from the front.
+std::size_t axis_from_front(std::int64_t axis, std::size_t rank);
+
+/// The constant integers of an input, or of an attribute where the node has no such input.
+std::optional<std::vector<std::int64_t>> constant_ints(const Node& node, std::size_t input, std::string_view attribute);
 
 /// The one number that a constant holds.
 std::optional<double> number_of(const Value* v);

@@ -4,11 +4,13 @@
 #include <map>
 
 #include "graph/op.hpp"
-#include "ops/read_scalar.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
+using pattern::axis_from_front;
+using pattern::constant_ints;
 using Operands = std::optional<std::vector<RowOperand>>;
 using Layouts = std::vector<std::optional<RowLayout>>;
 
@@ -243,27 +245,6 @@ bool only_first_output_is_read(const Layouts& outputs) {
 }
 
 }  // namespace
-
-std::size_t axis_from_front(std::int64_t axis, std::size_t rank) {
-  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis);
-}
-
-std::optional<std::vector<std::int64_t>> constant_ints(const Node& node, std::size_t input,
-                                                       std::string_view attribute) {
-  const Value* v = node.input(input);
-  if (v == nullptr) {
-    if (!node.has_attribute(attribute)) return std::nullopt;
-    return node.attr_ints(attribute);
-  }
-  if (!v->constant) return std::nullopt;
-  std::vector<std::int64_t> numbers;
-  const Tensor& t = *v->constant;
-  for (std::int64_t i = 0; i < t.size(); ++i) {
-    if (t.dtype() == DType::int64) numbers.push_back(t.as<std::int64_t>()[i]);
-    if (t.dtype() == DType::int32) numbers.push_back(t.as<std::int32_t>()[i]);
-  }
-  return static_cast<std::int64_t>(numbers.size()) == t.size() ? std::optional(numbers) : std::nullopt;
-}
 
 std::optional<std::vector<RowOperand>> row_operands(const Node& node,
                                                     const std::vector<std::optional<RowLayout>>& outputs) {

@@ -22,10 +22,4 @@ struct RowOperand {
 std::optional<std::vector<RowOperand>> row_operands(const Node& node,
                                                     const std::vector<std::optional<RowLayout>>& outputs);
 
-/// The constant integers of an input, or of an attribute where the node has no such input.
-std::optional<std::vector<std::int64_t>> constant_ints(const Node& node, std::size_t input, std::string_view attribute);
-
-/// The axis an attribute or input names, counted from the front.
-std::size_t axis_from_front(std::int64_t axis, std::size_t rank);
-
 }  // namespace backpass

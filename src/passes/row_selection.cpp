@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "passes/row_operands.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-std::size_t rank_of(const Value* v) {
-  return v != nullptr && v->type.is_tensor() && v->type.shape ? v->type.shape->size() : 0;
-}
+using pattern::axis_from_front;
+using pattern::constant_ints;
+using pattern::rank_of;
 
 bool finds_rows(const Value* v) {
   const Node* node = v->producer;
@@ -65,67 +65,6 @@ bool chooses_fewer(const RowSelection& selection) {
   const bool is_one = node.op == "Gather" && rank_of(node.input(1)) == 0;
   const Shape &in = *node.input(0)->type.shape, &out = *node.output(0)->type.shape;
   return is_one || surely_at_most(product(out), product(in));
-}
-
-ExtentValues::ExtentValues(Graph& graph) {
-  for (Value* v : graph.inputs) {
-    if (!v->type.is_tensor() || !v->type.shape) continue;
-    for (std::size_t i = 0; i < v->type.shape->size(); ++i) {
-      const Dim& extent = (*v->type.shape)[i];
-      const bool is_new = std::none_of(sources_.begin(), sources_.end(), [&](auto& s) { return s.extent == extent; });
-      if (!extent.is_known() && is_new) sources_.push_back({extent, v, static_cast<std::int64_t>(i)});
-    }
-  }
-}
-
-std::optional<std::vector<const ExtentValues::Source*>> ExtentValues::factors(const Dim& extent) const {
-  std::vector<const Source*> found;
-  Dim rest = extent;
-  for (const Source& source : sources_) {
-    for (Dim next; !rest.is_known(); rest = next, found.push_back(&source)) {
-      next = floor_div(rest, source.extent);
-      if (!(next * source.extent == rest)) break;
-    }
-  }
-  return rest.is(1) ? std::optional(found) : std::nullopt;
-}
-
-bool ExtentValues::has(const Dim& extent) const { return extent.is_known() || factors(extent); }
-
-Value* ExtentValues::get(Builder& b, const Dim& extent) {
-  if (extent.is_known()) return b.ints({extent.value()});
-  const auto found = factors(extent);
-  ensure(found.has_value(), "extent ", extent.str(), " that no input has");
-  Value* product = nullptr;
-  for (const Source* source : *found) {
-    Value* factor = b.op("Shape", {source->value}, {{"start", source->axis}, {"end", source->axis + 1}});
-    product = product == nullptr ? factor : b.op("Mul", {product, factor});
-  }
-  return product;
-}
-
-Value* ExtentValues::get(Builder& b, const Shape& shape) {
-  if (is_known(shape)) {
-    const Dims dims = to_dims(shape);
-    return b.ints({dims.begin(), dims.end()});
-  }
-  std::vector<Value*> parts;
-  for (const Dim& extent : shape) parts.push_back(get(b, extent));
-  return parts.size() == 1 ? parts[0] : b.op("Concat", parts, {{"axis", std::int64_t{0}}});
-}
-
-void read_extents_off_inputs(Graph& graph) {
-  ExtentValues extents(graph);
-  const std::vector<Node*> nodes = graph.nodes();
-  for (Node* node : nodes) {
-    if (node->op != "Shape" || !node->domain.empty() || node->input(0)->producer == nullptr) continue;
-    const auto& ints = node->output(0)->ints;
-    if (!ints || ints->empty()) continue;
-    if (!std::all_of(ints->begin(), ints->end(), [&](const Dim& d) { return extents.has(d); })) continue;
-    Builder b(graph, node, node->name);
-    graph.replace_uses(node->output(0), extents.get(b, *ints));
-  }
-  graph.remove_dead_nodes();
 }
 
 Value* chosen_places(Builder& b, const RowSelection& selection, ExtentValues& extents) {

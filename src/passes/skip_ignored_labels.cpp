@@ -7,15 +7,15 @@
 #include "graph/op.hpp"
 #include "passes/list.hpp"
 #include "passes/match_labelled.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node* node, std::string_view op) { return node != nullptr && node->domain.empty() && node->op == op; }
+using pattern::is_op;
+using pattern::rank_of;
 
 AttributeList attributes_of(const Node& node) { return {node.attributes.begin(), node.attributes.end()}; }
-
-std::size_t rank_of(const Value* v) { return v->type.shape->size(); }
 
 std::string name_of(const Node& node) { return node.name.empty() ? node.output(0)->name : node.name; }
 

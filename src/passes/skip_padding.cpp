@@ -96,7 +96,7 @@ std::string described(const RowSpace& space) { return "[" + space.batch.str() + 
 
 void skip_padding(Graph& graph, Reports& reports) {
   if (graph.parent != nullptr) return;
-  read_extents_off_inputs(graph);
+  free_shapes(graph);
   std::vector<RowSpace> spaces = spaces_of(graph), useful;
   {
     const RowNeeds needs(graph, spaces);

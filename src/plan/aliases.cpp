@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/effects.hpp"
 #include "graph/halves.hpp"
 #include "graph/op.hpp"
 #include "graph/overwriting.hpp"
@@ -61,14 +62,15 @@ class Finding {
   const Type& type(int v) const { return program_.values[static_cast<std::size_t>(v)]->type; }
   int& last_read(int v) { return found_.last_read[static_cast<std::size_t>(v)]; }
 
-  /// A step is needed when something it gives is read by a step that is. Many exported tensors are only asked for their
-  /// extents, which are known without them.
+  /// A step is needed when it has an effect, or something it gives is read by a step that is. Many exported tensors are
+  /// only asked for their extents, which are known without them.
   void find_reads() {
     for (int v : program_.outputs) last_read(v) = Aliases::kEnd;
     for (std::size_t i = program_.steps.size(); i-- > 0;) {
       const Step& step = program_.steps[i];
       const auto is_read = [&](int v) { return v >= 0 && last_read(v) >= 0; };
-      if (std::none_of(step.outputs.begin(), step.outputs.end(), is_read)) continue;
+      const bool is_used = std::any_of(step.outputs.begin(), step.outputs.end(), is_read);
+      if (!is_used && !has_effect(*step.node)) continue;
       found_.is_needed[i] = true;
       if (needs_nothing_of_its_input(step, static_cast<int>(i))) continue;
       step.for_each_read([&](int v) { last_read(v) = std::max(last_read(v), static_cast<int>(i)); });

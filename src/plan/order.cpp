@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/effects.hpp"
+
 namespace backpass {
 namespace {
 
@@ -80,7 +82,7 @@ class Ordering {
   }
 
   bool is_only_for_an_output(std::size_t s, const std::vector<char>& is_end) const {
-    if (!is_backward(static_cast<int>(s))) return false;
+    if (!is_backward(static_cast<int>(s)) || has_effect(*program_.steps[s].node)) return false;
     for (int v : program_.steps[s].outputs) {
       if (v < 0) continue;
       const std::vector<int>& readers = readers_[static_cast<std::size_t>(v)];

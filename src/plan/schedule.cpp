@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/effects.hpp"
 #include "graph/op.hpp"
 #include "graph/overwriting.hpp"
 
@@ -50,7 +51,8 @@ class Scheduling {
       const Node* producer = v->producer;
       if (!can_move || producer == nullptr || is_placed(producer)) return;
       if (std::find(before.begin(), before.end(), producer) != before.end()) return;
-      const bool stays = producer->def == nullptr || producer->def->is_random || finds_size(*producer);
+      const bool stays =
+          producer->def == nullptr || producer->def->is_random || has_effect(*producer) || finds_size(*producer);
       can_move = !stays && before.size() < kMostMoved && collect(producer, before);
       if (can_move) before.push_back(producer);
     });
@@ -60,7 +62,7 @@ class Scheduling {
   void place_all_that_need_no_size() {
     for (const Node* found : finding_) {
       std::vector<const Node*> before;
-      if (is_placed(found) || !collect(found, before)) continue;
+      if (is_placed(found) || has_effect(*found) || !collect(found, before)) continue;
       for (const Node* node : before) place(node);
       place(found);
     }

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "graph/effects.hpp"
 #include "graph/halves.hpp"
 #include "graph/op.hpp"
 #include "kernels/tile_reduce.hpp"
@@ -81,6 +82,7 @@ std::optional<std::size_t> fusable_size(const Node& node) {
 struct Unit : TileGroup {
   std::size_t instructions = 0;  // 0: cannot be fused
   std::size_t position = 0;
+  std::size_t effects_before = 0;  // a group that reached over one could have to run on both sides of it
 };
 
 Unit unit_of(Node* node, std::size_t position) {
@@ -111,8 +113,11 @@ const Shape* common_shape(const Unit& a, const Unit& b) {
 class Grouping {
  public:
   explicit Grouping(Graph& graph) : graph_(graph), later_(second_half(graph)) {
+    std::size_t effects = 0;
     for (Node* node : graph.nodes()) {
       units_.push_back(std::make_unique<Unit>(unit_of(node, units_.size())));
+      units_.back()->effects_before = effects;
+      if (has_effect(*node)) ++effects;
       unit_of_[node] = units_.back().get();
     }
   }
@@ -137,6 +142,7 @@ class Grouping {
  private:
   bool suits(const Unit& a, const Unit& b) const {
     if (later_.count(a.nodes.front()) != later_.count(b.nodes.front())) return false;
+    if (a.effects_before != b.effects_before) return false;
     if (a.instructions == 0 || a.instructions + b.instructions > kMaxInstructions) return false;
     if (common_shape(a, b) == nullptr) return false;
     std::set<const Value*> inputs;

@@ -50,6 +50,12 @@ void set_random_seed(std::uint64_t seed) {
   g.followers = 0;
 }
 
+bool is_random_seed_set() {
+  GlobalSeed& g = global_seed();
+  std::lock_guard lock(g.mutex);
+  return g.epoch > 1;
+}
+
 void RandomSource::follow_global_seed() const {
   if (is_own_) return;
   GlobalSeed& g = global_seed();

@@ -15,6 +15,9 @@ namespace backpass {
 /// counts its runs from 0 again. Without a call it is a fixed number.
 void set_random_seed(std::uint64_t seed);
 
+/// Whether it was called.
+bool is_random_seed_set();
+
 /// Which numbers one run draws.
 struct RandomRun {
   std::uint64_t seed = 0;

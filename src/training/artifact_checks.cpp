@@ -67,6 +67,11 @@ void check_artifacts(const CheckpointState& state, const StepModel& training, co
   if (!problems.empty()) fail("checkpoint: it does not fit the model; use the one made with it", problems);
 }
 
+void check_fit(const CheckpointState& state, const StepModel& model, const char* which) {
+  const std::string problems = misfits(state, model, which);
+  if (!problems.empty()) fail(problems.substr(1));
+}
+
 void check_optimized(const CheckpointState& state, const StepModel& training) {
   std::string problems;
   for (const std::string& name : training.trainable()) {

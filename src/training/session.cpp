@@ -62,8 +62,24 @@ std::optional<Tensor> TrainingSession::gradient(std::string_view parameter) cons
   const std::vector<std::string>& trained = impl_->training->trainable();
   const auto found = std::find(trained.begin(), trained.end(), parameter);
   if (found == trained.end() || !impl_->has_gradients || impl_->state->is_nominal()) return std::nullopt;
+  if (impl_->has_shared_out_gradients()) return std::nullopt;
+  impl_->settle_gradients();
   return impl_->gradient_of(*found);
 }
+
+void TrainingSession::set_communicator(std::shared_ptr<Communicator> communicator, const ParallelOptions& options) {
+  impl_->set_communicator(std::move(communicator), options);
+}
+
+void TrainingSession::set_exchanges(bool exchanges) { impl_->exchanges = exchanges; }
+
+std::vector<Tensor> TrainingSession::gradient_buckets() const {
+  if (impl_->parallel == nullptr) return {};
+  if (!impl_->has_shared_out_gradients()) impl_->settle_gradients();
+  return impl_->parallel->buckets();
+}
+
+void TrainingSession::gather_optimizer_state() { impl_->gather_optimizer_state(); }
 
 void TrainingSession::optimizer_step() { impl_->step(); }
 

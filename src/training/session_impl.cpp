@@ -4,18 +4,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "onnx_io/reader.hpp"
 #include "support/interruption.hpp"
 #include "support/parallel.hpp"
 #include "training/artifact_checks.hpp"
+#include "training/read_source.hpp"
 
 namespace backpass {
 namespace {
-
-onnx_io::ModelProto read(const ModelSource& source) {
-  if (!source.bytes.empty()) return onnx_io::read_model(source.bytes, nullptr);
-  return onnx_io::read_model(source.path);
-}
 
 Tensor zeros(DType dtype, const Dims& dims) {
   Tensor t(dtype, dims);
@@ -33,9 +28,9 @@ TrainingSession::Impl::Impl(std::shared_ptr<CheckpointState> s, const TrainingAr
   if (state == nullptr) fail("checkpoint state: got none, expected a loaded one");
   if (artifacts.training.empty()) fail("training model: got none, expected a file or its bytes");
   auto is_parameter = [&](const std::string& name) { return state->has_parameter(name); };
-  training = std::make_unique<StepModel>(read(artifacts.training), is_parameter, options);
+  training = std::make_unique<StepModel>(read_source(artifacts.training), is_parameter, options);
   if (!artifacts.eval.empty()) {
-    eval_proto = read(artifacts.eval);
+    eval_proto = read_source(artifacts.eval);
     eval = std::make_unique<StepModel>(*eval_proto, is_parameter, options);
   }
   check_artifacts(*state, *training, eval.get());
@@ -50,11 +45,12 @@ TrainingSession::Impl::Impl(std::shared_ptr<CheckpointState> s, const TrainingAr
 
 void TrainingSession::Impl::add_optimizer(const ModelSource& source) {
   if (source.empty()) fail("optimizer model: got none, expected a file or its bytes");
-  auto made = std::make_unique<OptimizerModel>(read(source));
+  auto made = std::make_unique<OptimizerModel>(read_source(source));
   check_optimized(*state, *training);
   optimizer = std::move(made);
   training->set_update(optimizer->rule());
   resume_rate();
+  if (parallel != nullptr) share_optimizer();
   if (!state->is_nominal()) allocate_momentums();
 }
 
@@ -67,7 +63,7 @@ void TrainingSession::Impl::resume_rate() {
 }
 
 void TrainingSession::Impl::allocate_momentums() {
-  if (optimizer == nullptr) return;
+  if (optimizer == nullptr || is_sharded()) return;
   OptimizerGroup& g = group();
   for (const std::string& name : training->trainable()) {
     const Tensor& p = state->parameter(name).tensor;
@@ -131,6 +127,7 @@ std::vector<Tensor> TrainingSession::Impl::gradient_buffers() {
 std::vector<std::vector<Tensor>> TrainingSession::Impl::optimizer_states() {
   const OptimizerGroup& g = group();
   std::vector<std::vector<Tensor>> kept;
+  if (is_sharded()) return kept;
   for (const std::string& key : optimizer->state_names()) {
     kept.emplace_back();
     for (const std::string& name : training->trainable()) kept.back().push_back(g.momentums.at(name).at(key));
@@ -153,7 +150,8 @@ void TrainingSession::Impl::keep_statistics(const std::vector<Tensor>& statistic
 
 void TrainingSession::Impl::remember_random() {
   const RandomRun next = random.peek();
-  state->resume().seed = static_cast<std::int64_t>(next.seed);
+  const std::uint64_t rank = parallel == nullptr ? 0 : parallel->rank();
+  state->resume().seed = static_cast<std::int64_t>(next.seed - rank);
   state->resume().random_counter = next.run;
 }
 
@@ -167,10 +165,18 @@ std::vector<RuntimeValue> TrainingSession::Impl::train(std::span<const RuntimeVa
   require_parameters("train_step");
   const std::vector<Tensor> statistics = new_statistics();
   if (!overwrite) require_gradients("train_step");
+  if (!overwrite) settle_gradients();
   const RememberRandom remember{*this};
   const auto mode = overwrite ? StepModel::Gradients::replace : StepModel::Gradients::add;
+  std::optional<ParallelTraining::Exchange> exchange;
+  if (parallel != nullptr && exchanges) exchange.emplace(*parallel);
   std::vector<RuntimeValue> results =
       training->run(inputs, tensors(training->parameters()), mode, gradient_buffers(), statistics, random);
+  are_exchanged = false;
+  gradient_scale = 1;
+  if (exchange) exchange->finish();
+  if (exchange) note_exchange();
+  if (parallel != nullptr) parallel->average(statistics);
   keep_statistics(statistics);
   overwrite = false;
   has_gradients = true;
@@ -181,10 +187,13 @@ void TrainingSession::Impl::step() {
   require_optimizer();
   require_parameters("optimizer_step");
   require_gradients("optimizer_step");
-  const std::vector<Tensor> buffers = gradient_buffers();
   const ThreadScope threads(options.num_threads);
+  if (parallel != nullptr && !are_exchanged) exchange_late();
+  if (is_sharded()) return sharded_step();
+  if (optimizer->clips_gradients()) settle_gradients();
+  const std::vector<Tensor> buffers = gradient_buffers();
   const Uninterrupted whole;  // all parameters move together
-  optimizer->step(rate, group().step + 1, tensors(training->trainable()), buffers, optimizer_states());
+  optimizer->step(rate, group().step + 1, tensors(training->trainable()), buffers, optimizer_states(), gradient_scale);
   count_step();
 }
 

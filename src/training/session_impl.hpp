@@ -12,6 +12,7 @@
 #include "training/linear_schedule.hpp"
 #include "training/optimizer_model.hpp"
 #include "training/step_model.hpp"
+#include "training/trainer_parallel.hpp"
 
 namespace backpass {
 
@@ -32,6 +33,10 @@ struct TrainingSession::Impl {
   bool has_gradients = true;                             // until train_and_update has used them up
   std::map<std::string, Tensor, std::less<>> gradients;  // made when somebody wants them
   std::vector<std::string> untrained;                    // parameters
+  std::unique_ptr<ParallelTraining> parallel;            // null: alone
+  bool exchanges = true;                                 // gradients with other processes, in each step
+  bool are_exchanged = false;                            // those at hand
+  double gradient_scale = 1;                             // what those at hand are still to be multiplied by
   std::string obstacle;  // why the last train_and_update did one step after the other; empty: it did not
 
   void add_optimizer(const ModelSource& source);
@@ -45,6 +50,12 @@ struct TrainingSession::Impl {
 
   const Tensor& gradient_of(const std::string& name);
   void set_rate(float value);
+
+  void set_communicator(std::shared_ptr<Communicator> communicator, const ParallelOptions& options);
+  void gather_optimizer_state();
+  /// Whether this process has its share of them only.
+  bool has_shared_out_gradients() const { return are_exchanged && is_sharded(); }
+  void settle_gradients();
 
   std::vector<RuntimeValue> train(std::span<const RuntimeValue> inputs);
   void step();
@@ -62,6 +73,11 @@ struct TrainingSession::Impl {
     ~RememberRandom() { impl.remember_random(); }
   };
 
+  bool is_sharded() const { return parallel != nullptr && parallel->is_sharded(); }
+  void share_optimizer();
+  void note_exchange();
+  void exchange_late();
+  void sharded_step();
   void resume_rate();
   void remember_random();
   void count_step();

@@ -1,27 +1,13 @@
 // Steps that update parameters while gradients are computed, and the plans of both kinds of steps.
+#include "training/rethrow_with.hpp"
 #include "training/session_impl.hpp"
 #include "training/shared_memory.hpp"
 
 namespace backpass {
-namespace {
-
-/// The error being handled, with something to add if it is one of ours.
-[[noreturn]] void rethrow_with(const char* note) {
-  try {
-    throw;
-  } catch (const InvalidInput& e) {
-    fail<InvalidInput>(e.what(), note);
-  } catch (const Unsupported& e) {
-    fail<Unsupported>(e.what(), note);
-  } catch (const InternalBug& e) {
-    fail<InternalBug>(e.what(), note);
-  }
-}
-
-}  // namespace
 
 std::string TrainingSession::Impl::obstacle_for(std::span<const RuntimeValue> inputs, const Updated& updated) {
   if (!overwrite) return "gradients are being added up";
+  if (parallel != nullptr) return "gradients are added up over processes";
   if (optimizer->clips_gradients()) return "the optimizer clips by the norm of all gradients";
   if (!training->update_obstacle().empty()) return training->update_obstacle();
   std::vector<Tensor> written = updated.parameters;
@@ -105,6 +91,7 @@ void TrainingSession::Impl::add_held(PlanReport& report, bool with_gradients) co
   held.gradients = with_gradients ? trained : 0;
   if (optimizer != nullptr) {
     held.optimizer_state = trained * static_cast<std::int64_t>(optimizer->state_names().size());
+    if (is_sharded()) held.optimizer_state = (held.optimizer_state + parallel->size() - 1) / parallel->size();
   }
   report.text += concat("held: ", held.parameters, " bytes of parameters, ", held.gradients, " of gradients, ",
                         held.optimizer_state, " of optimizer state\n");

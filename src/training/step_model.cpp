@@ -103,6 +103,7 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   add_buffers(values, gradients);
   std::vector<Tensor> wanted(outputs_.size());
   wanted.insert(wanted.end(), gradients.begin(), gradients.end());
+  wanted.resize(wanted.size() + impl_->variants.bucket_count());
   wanted.insert(wanted.end(), updates.begin(), updates.end());
   RandomScope scope(random);
   const std::shared_ptr<ReadyPlan> plan = impl_->variants.ready_for(values, StepPurpose::gradients);
@@ -111,6 +112,12 @@ std::vector<RuntimeValue> StepModel::run(std::span<const RuntimeValue> user_inpu
   has_whole_gradients_ = true;
   results.resize(outputs_.size());
   return results;
+}
+
+std::vector<std::size_t> StepModel::completion_order() const { return impl_->variants.completion_order(); }
+
+void StepModel::set_buckets(std::vector<std::vector<std::size_t>> buckets) {
+  impl_->variants.set_buckets(std::move(buckets));
 }
 
 void StepModel::set_update(std::optional<UpdateRule> rule) {

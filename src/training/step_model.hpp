@@ -60,6 +60,11 @@ class StepModel {
                                 Gradients mode, std::span<const Tensor> gradients, std::span<const Tensor> updates,
                                 RandomSource& random);
 
+  /// Gradients by their numbers in trainable(), as runs complete them; of which several lie together in a bucket each,
+  /// whose gradients runs tell of when they are complete (support/bucket_listener.hpp).
+  std::vector<std::size_t> completion_order() const;
+  void set_buckets(std::vector<std::vector<std::size_t>> buckets);
+
   /// How run_and_update() changes parameters.
   void set_update(std::optional<UpdateRule> rule);
 

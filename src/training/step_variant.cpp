@@ -7,6 +7,7 @@
 #include "graph/overwriting.hpp"
 #include "model/training_graph.hpp"
 #include "plan/lower.hpp"
+#include "training/bucket_nodes.hpp"
 
 namespace backpass {
 
@@ -15,7 +16,6 @@ StepVariant::StepVariant(std::unique_ptr<Graph> graph, PassManager passes, std::
     : trainable_(trainable), options_(options), profiler_(profiler), graph_(std::move(graph)) {
   lowered_ = options.optimize ? lower(*graph_, passes) : clone(*graph_).graph;
   reports_ = passes.reports();
-  planned_ = plan_of(*lowered_);
 }
 
 std::shared_ptr<TrainingPlan> StepVariant::plan_of(const Graph& graph) const {
@@ -23,9 +23,27 @@ std::shared_ptr<TrainingPlan> StepVariant::plan_of(const Graph& graph) const {
 }
 
 const std::shared_ptr<TrainingPlan>& StepVariant::plan(bool accumulates) {
-  if (accumulates && accumulating_ == nullptr && !trainable_.empty()) accumulate_in_place();
+  accumulates = accumulates && !trainable_.empty();
+  if (planned_ != nullptr && accumulates_ == accumulates) return planned_;
+  if (planned_ != nullptr) planned_->release_memory();
+  std::unique_ptr<Graph> graph;
+  if (accumulates) graph = with_accumulators();
+  if (!buckets_.empty()) {
+    if (graph == nullptr) graph = clone(*lowered_).graph;
+    add_bucket_nodes(*graph, buckets_);
+  }
+  planned_ = plan_of(graph == nullptr ? *lowered_ : *graph);
+  if (graph != nullptr) stepping_.push_back(std::move(graph));  // those before it may be in use
+  accumulates_ = accumulates;
   return planned_;
 }
+
+void StepVariant::set_buckets(std::vector<std::vector<std::size_t>> buckets) {
+  buckets_ = std::move(buckets);
+  planned_.reset();
+}
+
+std::vector<std::size_t> StepVariant::completion_order() const { return backpass::completion_order(*lowered_); }
 
 namespace {
 
@@ -38,7 +56,7 @@ const Node* node_behind(const Graph& graph, const Node* node) {
 }  // namespace
 
 /// Each gradient among the outputs gives way to its buffer, updated in place as soon as the gradient is there.
-void StepVariant::accumulate_in_place() {
+std::unique_ptr<Graph> StepVariant::with_accumulators() const {
   std::unique_ptr<Graph> accumulating = clone(*lowered_).graph;
   Graph& graph = *accumulating;
   Value* replaces = graph.add_value(kResetFlag, Type::tensor(DType::boolean, Shape{1}));
@@ -53,9 +71,7 @@ void StepVariant::accumulate_in_place() {
     output = sum;
   }
   graph.inputs.push_back(replaces);
-  planned_->release_memory();
-  planned_ = plan_of(graph);
-  accumulating_ = std::move(accumulating);
+  return accumulating;
 }
 
 const std::string& StepVariant::update_obstacle(const UpdateRule& rule) {

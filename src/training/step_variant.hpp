@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backpass/session.hpp"
 #include "passes/manager.hpp"
@@ -26,6 +27,11 @@ class StepVariant {
   /// which reads buffers and a flag behind the other inputs.
   const std::shared_ptr<TrainingPlan>& plan(bool accumulates);
 
+  /// From now on steps tell when the gradients of a bucket are complete; a flag per bucket follows the gradients.
+  void set_buckets(std::vector<std::vector<std::size_t>> buckets);
+  /// Gradients by their numbers, as steps complete them.
+  std::vector<std::size_t> completion_order() const;
+
   /// Why there is no update_plan() by this rule; empty: there is. The rule is the same until drop_update().
   const std::string& update_obstacle(const UpdateRule& rule);
   const std::shared_ptr<TrainingPlan>& update_plan();
@@ -33,17 +39,19 @@ class StepVariant {
 
  private:
   std::shared_ptr<TrainingPlan> plan_of(const Graph& graph) const;
-  void accumulate_in_place();
+  std::unique_ptr<Graph> with_accumulators() const;
 
   std::span<const std::string> trainable_;
   const SessionOptions& options_;
   Profiler* profiler_;
   std::unique_ptr<Graph> graph_;
-  std::unique_ptr<Graph> lowered_;       // as it is planned; gradients are outputs
-  std::unique_ptr<Graph> accumulating_;  // lowered, with accumulators, once gradients were added up
-  UpdateGraph updating_;                 // lowered, with updates, once it was asked for
+  std::unique_ptr<Graph> lowered_;                // as it is planned; gradients are outputs
+  std::vector<std::unique_ptr<Graph>> stepping_;  // lowered, with accumulators or nodes that tell of buckets
+  UpdateGraph updating_;                          // lowered, with updates, once it was asked for
   Reports reports_;
-  std::shared_ptr<TrainingPlan> planned_;         // of `accumulating_`, or of `lowered_`
+  std::vector<std::vector<std::size_t>> buckets_;
+  bool accumulates_ = false;                      // what is planned does
+  std::shared_ptr<TrainingPlan> planned_;         // of the last of `stepping_`, or of `lowered_`; null: not yet
   std::shared_ptr<TrainingPlan> planned_update_;  // of `updating_`
 };
 

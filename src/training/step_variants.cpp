@@ -34,6 +34,7 @@ StepVariant& StepVariants::get(const Names& chosen) {
     std::unique_ptr<Graph> graph = options_.optimize ? source_.rewritten(passes) : clone(source_.graph()).graph;
     found = std::make_unique<StepVariant>(std::move(graph), std::move(passes), source_.names().trainable, options_,
                                           profiler_);
+    found->set_buckets(buckets_);
     build_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   return *found;
@@ -108,6 +109,13 @@ void StepVariants::use(const Plan& plan, StepPurpose purpose) {
   used_.push_back({plan, purpose, clock_});
   in_use_ = plan;
   last_purpose_ = purpose;
+}
+
+void StepVariants::set_buckets(std::vector<std::vector<std::size_t>> buckets) {
+  std::erase_if(used_, [](const Used& u) { return u.purpose == StepPurpose::gradients; });
+  if (last_purpose_ == StepPurpose::gradients) in_use_.reset();
+  buckets_ = std::move(buckets);
+  for (auto& [chosen, variant] : variants_) variant->set_buckets(buckets_);
 }
 
 void StepVariants::set_update(std::optional<UpdateRule> rule) {

@@ -33,6 +33,12 @@ class StepVariants {
   void accumulate() { accumulates_ = true; }
   bool accumulates() const { return accumulates_; }
 
+  /// From now on steps tell when the gradients of a bucket are complete: a flag per bucket follows the gradients.
+  void set_buckets(std::vector<std::vector<std::size_t>> buckets);
+  std::size_t bucket_count() const { return buckets_.size(); }
+  /// Gradients by their numbers, as steps complete them that data decide nothing about.
+  std::vector<std::size_t> completion_order() { return get({}).completion_order(); }
+
   /// How parameters are updated; none: they are not.
   void set_update(std::optional<UpdateRule> rule);
   /// Why there is no such step; empty: there is.
@@ -70,6 +76,7 @@ class StepVariants {
   std::map<Names, std::unique_ptr<StepVariant>> variants_;
   std::optional<UpdateRule> rule_;
   bool accumulates_ = false;
+  std::vector<std::vector<std::size_t>> buckets_;
   DataChoice last_;
   std::map<Names, std::int64_t> runs_;  // by what was chosen
   std::map<Names, Report> refused_;     // choices that do not fit into the memory allowed

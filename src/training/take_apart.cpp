@@ -4,6 +4,7 @@
 
 #include "gradient/reverse.hpp"
 #include "graph/clone.hpp"
+#include "graph/effects.hpp"
 #include "graph/halves.hpp"
 #include "graph/same_values.hpp"
 #include "model/export.hpp"
@@ -34,6 +35,14 @@ std::unique_ptr<Graph> without_gradients(const Graph& training) {
   forward->gradient_count = 0;
   forward->remove_dead_nodes();
   return forward;
+}
+
+const Node* effect_of_gradients(const Graph& training) {
+  const NodeSet later = second_half(training);
+  const auto& nodes = training.nodes();
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [&](const Node* n) { return later.count(n) != 0 && has_effect(*n); });
+  return found == nodes.end() ? nullptr : *found;
 }
 
 /// What keeps gradients from being derived at all.
@@ -126,6 +135,9 @@ void add_training_gradients(Graph& forward, std::size_t user_outputs, std::span<
 
 ForwardPart forward_part(const Graph& training, std::span<const std::string> trainable,
                          const onnx_io::ModelProto& file) {
+  if (const Node* effect = effect_of_gradients(training)) {
+    return {nullptr, refusal(effect->label(), "talks to other processes, which do as the model says")};
+  }
   std::unique_ptr<Graph> forward = without_gradients(training);
   const std::string obstacle = obstacle_in(*forward, trainable);
   if (!obstacle.empty()) return {nullptr, refusal("", obstacle)};

@@ -31,7 +31,7 @@ class Updating {
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<Value*> reads{rate, step, parameters_[i], gradients_[i]};
       for (std::size_t s = 0; s < rule_.states.size(); ++s) reads.push_back(states[s * count + i]);
-      const std::vector<Value*> written = add_update(reads);
+      const std::vector<Value*> written = add_update(reads, rule_.of(i));
       for (std::size_t s = 0; s < written.size(); ++s) updated[s * count + i] = written[s];
     }
     replace_gradients(updated);
@@ -67,7 +67,7 @@ class Updating {
     return "";
   }
 
-  std::vector<Value*> add_update(const std::vector<Value*>& reads) {
+  std::vector<Value*> add_update(const std::vector<Value*>& reads, const UpdateRule::Attributes& attributes) {
     constexpr std::size_t kWeight = 2, kFirstState = 4;
     std::vector<std::int64_t> sources{kWeight};
     for (std::size_t i = kFirstState; i < reads.size(); ++i) sources.push_back(static_cast<std::int64_t>(i));
@@ -77,7 +77,7 @@ class Updating {
       writes.push_back(graph_.add_value(old->name + "_updated", old->type));
     }
     Node* node = graph_.add_node(rule_.op, reads, writes, reads[kWeight]->name, "backpass");
-    node->attributes = rule_.attributes;
+    node->attributes = attributes;
     set_overwritten(*node, std::move(sources));
     return writes;
   }
@@ -97,6 +97,13 @@ class Updating {
 };
 
 }  // namespace
+
+const UpdateRule::Attributes& UpdateRule::of(std::size_t parameter) const {
+  static const Attributes none;
+  if (attributes.empty()) return none;
+  ensure(attributes.size() == 1 || parameter < attributes.size(), "update rule: attributes of every parameter");
+  return attributes.size() == 1 ? attributes.front() : attributes[parameter];
+}
 
 UpdateGraph with_updates(const Graph& graph, std::span<const std::string> parameters, const UpdateRule& rule) {
   return Updating(graph, parameters, rule).run();

@@ -15,9 +15,13 @@ namespace backpass {
 /// How an optimizer changes one parameter: an operator of the domain backpass that reads learning rate, number of the
 /// step, parameter, gradient and states, and gives the parameter and the states.
 struct UpdateRule {
+  using Attributes = std::map<std::string, Attribute, std::less<>>;
+
   std::string op;
-  std::map<std::string, Attribute, std::less<>> attributes;
-  std::vector<std::string> states;  ///< names
+  std::vector<Attributes> attributes;  ///< per parameter; one for all, or none at all, where they are alike
+  std::vector<std::string> states;     ///< names
+
+  const Attributes& of(std::size_t parameter) const;
 };
 
 struct UpdateGraph {

@@ -2,13 +2,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "backpass/backpass.h"
 #include "graph_text.hpp"
 #include "model/export.hpp"
 #include "onnx_io/writer.hpp"
+#include "onnx_io_models.hpp"
 #include "plan/lower.hpp"
 
 namespace backpass {
@@ -175,9 +175,9 @@ TEST(PassManager, BodiesOfControlFlowAreRewritten) {
 }
 
 TEST(PassManager, SessionsOfCTakeNames) {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / "pass_manager_test.onnx";
-  const std::string bytes = onnx_io::write_model(export_graph(*chain()));
-  std::ofstream(path, std::ios::binary) << bytes;
+  const onnx_io::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "model.onnx";
+  onnx_io::write_file(path, onnx_io::write_model(export_graph(*chain())));
   BpSessionOptions options = {};
   BpSession* session = nullptr;
   options.disabled_passes = "fuse_tiles,remove_identities";
@@ -186,7 +186,6 @@ TEST(PassManager, SessionsOfCTakeNames) {
   options.disabled_passes = "typo";
   EXPECT_EQ(bp_create_session(path.c_str(), &options, &session), BP_INVALID_INPUT);
   EXPECT_TRUE(std::string(bp_last_error()).starts_with("disabled_passes: got 'typo'")) << bp_last_error();
-  std::filesystem::remove(path);
 }
 
 /// In opset 11 the axes of ReduceSum are an attribute, which its kernel does not know.

@@ -133,9 +133,9 @@ TYPED_TEST(TrainingKernels, RowsOfAttention) {
 
 TYPED_TEST(TrainingKernels, OptimizerSteps) {
   using T = TypeParam;
-  AdamW p;
-  p.step = 3;
-  p.weight_decay = 0.1;
+  WeightSettings settings;
+  settings.weight_decay = 0.1;
+  const StepFactors factors = adam_factors(settings, 0.001, 3);
   for (std::int64_t n : kSizes) {
     auto g = numbers<T>(n, 1);
     on_every_target([&] {
@@ -143,8 +143,8 @@ TYPED_TEST(TrainingKernels, OptimizerSteps) {
       const auto size = static_cast<std::size_t>(n);
       for (std::size_t i = 0; i < size; ++i) v[i] = std::abs(v[i]);
       auto w0 = numbers<T>(n, 2), m0 = numbers<T>(n, 3), v0 = numbers<T>(n, 4);
-      adamw_step<T>(p, n, w.get(), g.get(), m.get(), v.get(), w.get(), m.get(), v.get());
-      sgd_step<T>(0.5, n, plain.get(), g.get(), plain.get());
+      adam_step<T>(factors, {w.get(), g.get(), m.get(), v.get(), w.get(), m.get(), v.get()}, n);
+      sgd_step<T>(sgd_factors({}, 0.5), sgd_tensors<T>(plain.get(), g.get(), plain.get()), n);
       for (std::size_t i = 0; i < size; ++i) {
         const double first = 0.9 * double{m0[i]} + 0.1 * double{g[i]};
         const double second = 0.999 * std::abs(double{v0[i]}) + 0.001 * double{g[i]} * double{g[i]};

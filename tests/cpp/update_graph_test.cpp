@@ -69,6 +69,19 @@ TEST(UpdateGraph, StatesComeStateByState) {
   EXPECT_EQ(made.graph->gradient_count, 6U);
 }
 
+TEST(UpdateGraph, EachParameterHasAttributesOfItsOwn) {
+  const UpdateRule rule{"SGDUpdate", {{{"rate_scale", 0.5F}}, {{"weight_decay", 0.25F}}}, {}};
+  const UpdateGraph made = with_updates(*two_layers(), Names{"w", "v"}, rule);
+  const Node *w = made.graph->outputs[2]->producer, *v = made.graph->outputs[3]->producer;
+  EXPECT_EQ(w->attr_float("rate_scale", 1), 0.5F);
+  EXPECT_FALSE(w->has_attribute("weight_decay"));
+  EXPECT_EQ(v->attr_float("weight_decay", 0), 0.25F);
+  EXPECT_FALSE(v->has_attribute("rate_scale"));
+  const UpdateRule shared{"SGDUpdate", {{{"rate_scale", 0.5F}}}, {}};
+  const UpdateGraph alike = with_updates(*two_layers(), Names{"w", "v"}, shared);
+  EXPECT_EQ(alike.graph->outputs[3]->producer->attr_float("rate_scale", 1), 0.5F);
+}
+
 TEST(UpdateGraph, WhatIsReadAfterwardsIsAnObstacle) {
   const std::unique_ptr<Graph> given = training_graph(R"(graph 'g' (%x: float32[4], %w: float32[4])
   %y = Identity(%w) 'view'

@@ -64,12 +64,11 @@ void infer_update(InferContext& c, std::size_t first) {
 void infer_adamw(InferContext& c) { infer_update(c, 2); }
 void infer_sgd(InferContext& c) { infer_update(c, 1); }
 
-AdamW adamw_settings(const ComputeContext& c) {
-  AdamW p = adamw_attributes(c.node);
-  p.rate = scalar(c, 0, "learning rate");
-  p.step = scalar(c, 1, "step");
-  c.require(p.step > 0 || !p.correct_bias, "step: got ", p.step, ", expected a positive number");
-  return p;
+StepFactors adamw_factors(const ComputeContext& c) {
+  const WeightSettings settings = adamw_attributes(c.node);
+  const double step = scalar(c, 1, "step");
+  c.require(step > 0 || !settings.correct_bias, "step: got ", step, ", expected a positive number");
+  return adam_factors(settings, scalar(c, 0, "learning rate"), step);
 }
 
 void compute_adamw(ComputeContext& c) {
@@ -80,14 +79,16 @@ void compute_adamw(ComputeContext& c) {
   Items first = c.sequence(kFirst);
   Items second = c.sequence(kSecond);
   if (update) {
-    AdamW p = adamw_settings(c);
+    const StepFactors factors = adamw_factors(c);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const Tensor w = weights[i].tensor;
       const Tensor& g = c.sequence(kGradients)[i].tensor;
       Tensor nw(w.dtype(), w.dims()), nm(w.dtype(), w.dims()), nv(w.dtype(), w.dims());
       visit_real(w.dtype(), [&]<class T>() {
-        adamw_step(p, w.size(), w.as<T>(), g.as<T>(), std::as_const(first[i].tensor).as<T>(),
-                   std::as_const(second[i].tensor).as<T>(), nw.as<T>(), nm.as<T>(), nv.as<T>());
+        adam_step<T>(factors,
+                     {w.as<T>(), g.as<T>(), std::as_const(first[i].tensor).as<T>(),
+                      std::as_const(second[i].tensor).as<T>(), nw.as<T>(), nm.as<T>(), nv.as<T>()},
+                     w.size());
       });
       weights[i] = nw;
       first[i] = nm;
@@ -105,12 +106,13 @@ void compute_sgd(ComputeContext& c) {
   check_alike(c, kWeights, kGradients, kGradients);
   bool update = wants_update(c, kSignal);
   Items weights = c.sequence(kWeights);
-  double rate = scalar(c, 0, "learning rate");
+  const StepFactors factors = sgd_factors({}, scalar(c, 0, "learning rate"));
   for (std::size_t i = 0; update && i < weights.size(); ++i) {
     const Tensor w = weights[i].tensor;
     const Tensor& g = c.sequence(kGradients)[i].tensor;
     Tensor nw(w.dtype(), w.dims());
-    visit_real(w.dtype(), [&]<class T>() { sgd_step(rate, w.size(), w.as<T>(), g.as<T>(), nw.as<T>()); });
+    visit_real(w.dtype(),
+               [&]<class T>() { sgd_step<T>(factors, sgd_tensors(w.as<T>(), g.as<T>(), nw.as<T>()), w.size()); });
     weights[i] = nw;
   }
   c.outputs[0] = done_flag(update);

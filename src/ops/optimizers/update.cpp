@@ -32,9 +32,14 @@ Kernel prepare_sgd(PrepareContext& c) {
   const DType dtype = c.in(kWeight).dtype;
   const std::int64_t n = c.in(kWeight).size();
   const ScalarInput rate(c, 0, 0);
+  const WeightSettings settings = sgd_attributes(c.node);
+  const double scale = exact_attribute(c.node, "gradient_scale", 1);
   return [=](const KernelArgs& a) {
     commit_call();
-    visit_real(dtype, [&]<class T>() { sgd_step(rate.read(a), n, a.in<T>(kWeight), a.in<T>(kGradient), a.out<T>(0)); });
+    visit_real(dtype, [&]<class T>() {
+      sgd_step<T>(sgd_factors(settings, rate.read(a), scale),
+                  sgd_tensors(a.in<T>(kWeight), a.in<T>(kGradient), a.out<T>(0)), n);
+    });
   };
 }
 
@@ -43,15 +48,16 @@ Kernel prepare_adamw(PrepareContext& c) {
   const DType dtype = c.in(kWeight).dtype;
   const std::int64_t n = c.in(kWeight).size();
   const ScalarInput rate(c, 0, 0), step(c, 1, 1);
-  const AdamW settings = adamw_attributes(c.node);
+  const WeightSettings settings = adamw_attributes(c.node);
+  const double scale = exact_attribute(c.node, "gradient_scale", 1);
   return [=](const KernelArgs& a) {
     commit_call();
-    AdamW s = settings;
-    s.rate = rate.read(a);
-    s.step = step.read(a);
+    const StepFactors factors = adam_factors(settings, rate.read(a), step.read(a), scale);
     visit_real(dtype, [&]<class T>() {
-      adamw_step(s, n, a.in<T>(kWeight), a.in<T>(kGradient), a.in<T>(kFirstState), a.in<T>(kFirstState + 1),
-                 a.out<T>(0), a.out<T>(1), a.out<T>(2));
+      adam_step<T>(factors,
+                   {a.in<T>(kWeight), a.in<T>(kGradient), a.in<T>(kFirstState), a.in<T>(kFirstState + 1), a.out<T>(0),
+                    a.out<T>(1), a.out<T>(2)},
+                   n);
     });
   };
 }

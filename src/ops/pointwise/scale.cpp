@@ -1,4 +1,4 @@
-// com.microsoft Scale, ScaledSum, MixedPrecisionScale, DivGrad.
+// com.microsoft Scale, BatchScale, ScaledSum, MixedPrecisionScale, DivGrad.
 #include "gradient/rule.hpp"
 #include "graph/builder.hpp"
 #include "ops/pointwise/pointwise.hpp"
@@ -52,6 +52,31 @@ const RegisterPointwise scale_op{{.name = "Scale",
                                   .infer = infer_scale,
                                   .gradient = scale_gradient},
                                  {.emit = emit_scale}};
+
+// ---- BatchScale: X times scale0, scale1 and, where it is asked for, scale2
+
+void infer_batch_scale(InferContext& c) {
+  for (std::size_t k = 0; k < c.outputs.size(); ++k) c.set_dtype(k, c.dtype(0));
+  for (std::size_t k = 0; k < c.outputs.size(); ++k) c.set_shape(k, c.shape(0));
+}
+
+std::vector<Value*> expand_batch_scale(Builder& b, const Node& node) {
+  std::vector<Value*> results;
+  for (std::size_t k = 0; k < node.outputs.size(); ++k) {
+    const std::string name = concat("scale", k);
+    if (!node.has_attribute(name)) fail(node.label(), " attribute ", name, ": got none, expected a number");
+    results.push_back(b.op("Mul", {node.input(0), b.scalar(node.attr_float(name, 1), node.input(0))}));
+  }
+  return results;
+}
+
+const Register batch_scale{{.name = "BatchScale",
+                            .domain = "com.microsoft",
+                            .doc = "X times two or three numbers, one output for each.",
+                            .outputs = {2, 3},
+                            .types = types::floats,
+                            .infer = infer_batch_scale,
+                            .expand = expand_batch_scale}};
 
 // ---- ScaledSum
 

@@ -13,7 +13,6 @@ using RowAxes = std::vector<bool>;
 
 /// Axes that an attribute, or a constant input, names, counted from the front; nullopt: not known.
 std::optional<std::vector<std::size_t>> named_axes(const Value* axes, std::size_t rank);
-std::size_t counted_axis(std::int64_t axis, std::size_t rank);
 
 /// Where rows lie in the result of a node with one operand that has any, its first: softmax and reductions along other
 /// axes, new axes, transposition. nullopt: rows mix, or it is not known.

@@ -1,13 +1,15 @@
-#include "passes/row_rules.hpp"
+#include "passes/row_axes.hpp"
 
 #include <algorithm>
 
 #include "graph/op.hpp"
+#include "passes/pattern.hpp"
 
 namespace backpass {
 namespace {
 
-bool is_op(const Node& node, std::string_view op) { return node.domain.empty() && node.op == op; }
+using pattern::axis_from_front;
+using pattern::is_op;
 
 std::optional<RowAxes> reduced(const Node& node, const RowAxes& rows) {
   const auto axes = named_axes(node.input(1), rows.size());
@@ -62,32 +64,28 @@ std::optional<RowAxes> transposed(const Node& node, const RowAxes& rows) {
 
 }  // namespace
 
-std::size_t counted_axis(std::int64_t axis, std::size_t rank) {
-  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis);
-}
-
 std::optional<std::vector<std::size_t>> named_axes(const Value* axes, std::size_t rank) {
   if (axes == nullptr) return std::vector<std::size_t>{};
   if (!axes->constant || axes->constant->dtype() != DType::int64) return std::nullopt;
   const auto* axis = axes->constant->as<std::int64_t>();
   std::vector<std::size_t> counted;
-  for (std::int64_t i = 0; i < axes->constant->size(); ++i) counted.push_back(counted_axis(axis[i], rank));
+  for (std::int64_t i = 0; i < axes->constant->size(); ++i) counted.push_back(axis_from_front(axis[i], rank));
   return counted;
 }
 
 std::optional<RowAxes> rows_behind(const Node& node, const RowAxes& rows) {
-  if (is_op(node, "LogSoftmax") || is_op(node, "Softmax")) {
-    return rows.at(counted_axis(node.attr_int("axis", -1), rows.size())) ? std::nullopt : std::optional(rows);
+  if (is_op(&node, "LogSoftmax") || is_op(&node, "Softmax")) {
+    return rows.at(axis_from_front(node.attr_int("axis", -1), rows.size())) ? std::nullopt : std::optional(rows);
   }
   if (node.domain.empty() && node.op.starts_with("Reduce")) return reduced(node, rows);
-  if (is_op(node, "Unsqueeze")) return unsqueezed(node, rows);
-  if (is_op(node, "Squeeze")) return squeezed(node, rows);
-  if (is_op(node, "Transpose")) return transposed(node, rows);
-  return is_op(node, "Identity") ? std::optional(rows) : std::nullopt;
+  if (is_op(&node, "Unsqueeze")) return unsqueezed(node, rows);
+  if (is_op(&node, "Squeeze")) return squeezed(node, rows);
+  if (is_op(&node, "Transpose")) return transposed(node, rows);
+  return is_op(&node, "Identity") ? std::optional(rows) : std::nullopt;
 }
 
 bool sums_rows(const Node& node, const RowAxes& rows) {
-  if (!is_op(node, "ReduceSum")) return false;
+  if (!is_op(&node, "ReduceSum")) return false;
   const auto axes = named_axes(node.input(1), rows.size());
   if (!axes) return false;
   if (axes->empty()) return node.attr_int("noop_with_empty_axes", 0) == 0;
