@@ -14,6 +14,12 @@ from backpass.session import CheckReport, InferenceSession, NodeArg, SessionOpti
 
 if TYPE_CHECKING:
     from backpass.ortmodule import ORTModule as ORTModule
+    from backpass.trainer import IODescription as IODescription
+    from backpass.trainer import LossScaler as LossScaler
+    from backpass.trainer import ModelDescription as ModelDescription
+    from backpass.trainer import ORTTrainer as ORTTrainer
+    from backpass.trainer import load_checkpoint as load_checkpoint
+    from backpass.trainer import save_checkpoint as save_checkpoint
 
 __all__ = [
     "CancelFlag",
@@ -37,9 +43,13 @@ __all__ = [
     "set_seed",
 ]
 
+_TRAINER = ("IODescription", "LossScaler", "ModelDescription", "ORTTrainer", "load_checkpoint", "save_checkpoint")
+
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is first used."""
+    """What needs torch, or few use, is imported when it is first used."""
+    if name in _TRAINER:
+        return getattr(importlib.import_module("backpass.trainer"), name)
     if name == "ORTModule":
         return importlib.import_module("backpass.ortmodule").ORTModule
     if name == "ortmodule":
@@ -50,4 +60,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """What needs torch only where it can be had: help() and editors ask for every name that is listed."""
     is_there = all(importlib.util.find_spec(package) for package in ("onnx", "torch"))
-    return sorted({*globals(), *(("ORTModule", "ortmodule") if is_there else ())})
+    return sorted({*globals(), *_TRAINER, *(("ORTModule", "ortmodule") if is_there else ())})

@@ -551,8 +551,105 @@ def build_training_model(model: bytes, requires_grad: list[str], frozen: list[st
 def rewrite_training_model(model: bytes, parameters: list[str]) -> bytes:
     """The training model with everything left out that need not be computed."""
 
+def autocast_model(model: bytes) -> bytes:
+    """
+    The model with casts, so that matrix products, convolutions and attention run in bfloat16.
+    """
+
+def inference_form(model: bytes) -> bytes:
+    """The model as it evaluates: without dropout, with running statistics."""
+
 def running_statistics(model: bytes) -> list[str]:
     """Initializers that batch normalisations in training mode update."""
+
+class ParallelOptions:
+    """How training is shared out."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def bucket_bytes(self) -> int: ...
+
+    @bucket_bytes.setter
+    def bucket_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def overlaps(self) -> bool: ...
+
+    @overlaps.setter
+    def overlaps(self, arg: bool, /) -> None: ...
+
+    @property
+    def averages_statistics(self) -> bool: ...
+
+    @averages_statistics.setter
+    def averages_statistics(self, arg: bool, /) -> None: ...
+
+    @property
+    def zero_stage(self) -> int: ...
+
+    @zero_stage.setter
+    def zero_stage(self, arg: int, /) -> None: ...
+
+    @property
+    def adasum(self) -> bool: ...
+
+    @adasum.setter
+    def adasum(self, arg: bool, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class Communicator:
+    """What processes that train together exchange tensors by."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def broadcast(self, values: Tensor, root: int) -> None: ...
+
+    def start_allreduce(self, values: Tensor) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def allreduce(self, values: Tensor) -> None: ...
+
+    def allgather(self, mine: Tensor, all: Tensor) -> None: ...
+
+    def reduce_scatter(self, all: Tensor, mine: Tensor) -> None: ...
+
+    def subgroup(self, kind: int) -> Communicator | None: ...
+
+    def send(self, values: Tensor, to: int, tag: int) -> None: ...
+
+    def receive(self, values: Tensor, from_: int, tag: int) -> None: ...
+
+class PythonCommunicator(Communicator):
+    """
+    Any object with rank, size, broadcast(array, root), allreduce(array) and reduce_scatter(all, mine), which return None or a handle with wait(), allgather(mine, all), send(array, to, tag), recv(array, source, tag), and, where collective operators name groups, subgroup(kind), which returns None or another such object.
+    """
+
+    def __init__(self, object: object) -> None: ...
+
+    @property
+    def object(self) -> object: ...
+
+class CommunicatorScope:
+    """The communicator of this thread while `with` lasts."""
+
+    def __init__(self, communicator: Communicator | None) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+def communicator() -> Communicator | None:
+    """That of this thread, otherwise of the process, otherwise None."""
+
+def set_communicator(communicator: Communicator | None) -> None:
+    """That of the process."""
 
 class TrainingSession:
     """A training model, with an eval model and an optimizer if wanted."""
@@ -596,6 +693,14 @@ class TrainingSession:
 
     def scheduler_step(self) -> None: ...
 
+    def set_communicator(self, communicator: Communicator, options: ParallelOptions) -> None: ...
+
+    def set_exchanges(self, exchanges: bool) -> None: ...
+
+    def gradient_buckets(self) -> list[Tensor]: ...
+
+    def gather_optimizer_state(self) -> None: ...
+
     def parameters_size(self, trainable_only: bool = True) -> int: ...
 
     def contiguous_parameters(self, trainable_only: bool = False) -> Tensor: ...
@@ -626,8 +731,225 @@ def set_seed(seed: int) -> None:
     Restarts the random numbers of everything that was not restored from a checkpoint.
     """
 
+def is_seeded() -> bool:
+    """Whether set_seed was called."""
+
+class WeightSettings:
+    """How one weight is updated."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def rate_scale(self) -> float: ...
+
+    @rate_scale.setter
+    def rate_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def alpha(self) -> float: ...
+
+    @alpha.setter
+    def alpha(self, arg: float, /) -> None: ...
+
+    @property
+    def beta(self) -> float: ...
+
+    @beta.setter
+    def beta(self, arg: float, /) -> None: ...
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @epsilon.setter
+    def epsilon(self, arg: float, /) -> None: ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    @weight_decay.setter
+    def weight_decay(self, arg: float, /) -> None: ...
+
+    @property
+    def correct_bias(self) -> bool: ...
+
+    @correct_bias.setter
+    def correct_bias(self, arg: bool, /) -> None: ...
+
+    @property
+    def decays_after(self) -> bool: ...
+
+    @decays_after.setter
+    def decays_after(self, arg: bool, /) -> None: ...
+
+    @property
+    def decays_gradient(self) -> bool: ...
+
+    @decays_gradient.setter
+    def decays_gradient(self, arg: bool, /) -> None: ...
+
+    @property
+    def max_norm(self) -> float: ...
+
+    @max_norm.setter
+    def max_norm(self, arg: float, /) -> None: ...
+
+    @property
+    def ratio_min(self) -> float: ...
+
+    @ratio_min.setter
+    def ratio_min(self, arg: float, /) -> None: ...
+
+    @property
+    def ratio_max(self) -> float: ...
+
+    @ratio_max.setter
+    def ratio_max(self, arg: float, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class TrainerOptions:
+    def __init__(self) -> None: ...
+
+    @property
+    def algorithm(self) -> str: ...
+
+    @algorithm.setter
+    def algorithm(self, arg: str, /) -> None: ...
+
+    @property
+    def defaults(self) -> WeightSettings: ...
+
+    @defaults.setter
+    def defaults(self, arg: WeightSettings, /) -> None: ...
+
+    @property
+    def by_weight(self) -> dict[str, WeightSettings]: ...
+
+    @by_weight.setter
+    def by_weight(self, arg: Mapping[str, WeightSettings], /) -> None: ...
+
+    @property
+    def accumulation_steps(self) -> int: ...
+
+    @accumulation_steps.setter
+    def accumulation_steps(self, arg: int, /) -> None: ...
+
+    @property
+    def clips_gradients(self) -> bool: ...
+
+    @clips_gradients.setter
+    def clips_gradients(self, arg: bool, /) -> None: ...
+
+    @property
+    def skips_non_finite(self) -> bool: ...
+
+    @skips_non_finite.setter
+    def skips_non_finite(self, arg: bool, /) -> None: ...
+
+    @property
+    def scales_loss(self) -> bool: ...
+
+    @scales_loss.setter
+    def scales_loss(self, arg: bool, /) -> None: ...
+
+    @property
+    def communicator(self) -> Communicator | None: ...
+
+    @communicator.setter
+    def communicator(self, arg: object | None, /) -> None: ...
+
+    @property
+    def parallel(self) -> ParallelOptions: ...
+
+    @parallel.setter
+    def parallel(self, arg: ParallelOptions, /) -> None: ...
+
+    @property
+    def zero_stage(self) -> int: ...
+
+    @zero_stage.setter
+    def zero_stage(self, arg: int, /) -> None: ...
+
+    @property
+    def session(self) -> SessionOptions: ...
+
+    @session.setter
+    def session(self, arg: SessionOptions, /) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+class Trainer:
+    """
+    Forward, loss, backward, accumulation, clipping and optimizer in one call.
+    """
+
+    def __init__(self, state: CheckpointState, options: TrainerOptions) -> None: ...
+
+    @staticmethod
+    def state_of(model: object, loss: str, frozen: Sequence[str] = []) -> CheckpointState:
+        """The weights of a model, those that its loss depends on."""
+
+    def add_model(self, model: object, loss: str, outputs: Sequence[str], assigned: Mapping[str, str] = {}) -> int: ...
+
+    def add_eval_model(self, model: object, outputs: Sequence[str], to_inference: bool = True) -> int: ...
+
+    def inputs(self, program: int) -> list[ValueInfo]: ...
+
+    def eval_inputs(self, program: int) -> list[ValueInfo]: ...
+
+    @property
+    def trained(self) -> list[str]: ...
+
+    def train_step(self, program: int, inputs: list, rate: float) -> tuple[list[Tensor], bool, bool]:
+        """
+        Outputs, whether weights were updated, whether all gradients were finite.
+        """
+
+    def eval_step(self, program: int, inputs: list) -> list[Tensor]: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @steps.setter
+    def steps(self, arg: int, /) -> None: ...
+
+    @property
+    def updates(self) -> int: ...
+
+    @updates.setter
+    def updates(self, arg: int, /) -> None: ...
+
+    @property
+    def loss_scale(self) -> float: ...
+
+    @loss_scale.setter
+    def loss_scale(self, arg: float, /) -> None: ...
+
+    @property
+    def last_norm(self) -> float: ...
+
+    def drop_gradients(self) -> None: ...
+
+    def resume_random(self) -> None: ...
+
+    def gather_optimizer_state(self) -> None: ...
+
+    def plan(self, program: int, inputs: list) -> PlanReport: ...
+
+    def pass_reports(self, program: int) -> list[Report]: ...
+
+    def take_profile(self, program: int) -> list[StepRecord]: ...
+
 def ops() -> list:
     """One dict per registered operator."""
+
+def tensors_from_torch(tensors: list) -> list[Tensor]:
+    """
+    The memory of torch tensors, which they share; what is not contiguous is copied.
+    """
+
+def tensors_to_torch(tensors: list[Tensor]) -> list:
+    """torch tensors over the same memory."""
 
 class Pending:
     """A forward pass whose backward pass is still to come."""
@@ -913,6 +1235,9 @@ class CheckpointState:
     def set_parameter(self, name: str, values: Tensor) -> None:
         """copies values of the same dtype and shape"""
 
+    def share_parameter(self, name: str, values: Tensor, requires_grad: bool = True) -> None:
+        """adds or replaces a parameter by this memory, which training writes to"""
+
     @property
     def is_nominal(self) -> bool: ...
 
@@ -958,4 +1283,9 @@ def export_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
 def import_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
     """
     copies a safetensors file into the parameters: all of them or, when anything does not fit, none
+    """
+
+def adam_step(parameters: list[Any], gradients: list[Any], first: list[Any], second: list[Any], rate: float, step: int, alpha: float, beta: float, epsilon: float, weight_decay: float, mode: int, correct_bias: bool, gradient_scale: float = 1.0, num_threads: int = 0) -> list[int]:
+    """
+    One step of Adam on tensors of torch, in place and in one pass. Mode: 0 decay is added to the gradient, 1 after the step, 2 before it. Left as they were: weights whose numbers are returned, since their four tensors do not lie alike in memory or have no common floating point type.
     """

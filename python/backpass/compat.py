@@ -15,49 +15,60 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Where parts of onnxruntime.training are found. What is not listed does not exist in Backpass.
+from backpass._ort.absent import ABSENT, ABSENT_AT_RUNTIME
+
+# Where parts of onnxruntime.training are found, by the names they have there. What is below them is found below these.
 PARTS = {
-    "onnxruntime.training": "backpass._ort.training",
+    "onnxruntime.training": "backpass.training",
     "onnxruntime.training.artifacts": "backpass.artifacts",
     "onnxruntime.training.onnxblock": "backpass.onnxblock",
     "onnxruntime.training.api": "backpass.api",
+    "onnxruntime.training.api.checkpoint_state": "backpass.api",
+    "onnxruntime.training.api.lr_scheduler": "backpass.api",
+    "onnxruntime.training.api.module": "backpass.api",
+    "onnxruntime.training.api.optimizer": "backpass.api",
+    "onnxruntime.training.experimental": "backpass._ort.experimental",
+    "onnxruntime.training.experimental.gradient_graph._gradient_graph_tools": (
+        "backpass._ort.experimental.gradient_graph"
+    ),
+    "onnxruntime.training.optim": "backpass.optim",
+    "onnxruntime.training.utils": "backpass.utils",
     "onnxruntime.training.ortmodule": "backpass.ortmodule",
-    "onnxruntime.training.ortmodule._fallback": "backpass.ortmodule.fallback",
     "onnxruntime.training.ortmodule._custom_autograd_function": "backpass._ort.custom_autograd",
+    "onnxruntime.training.ortmodule._custom_gradient_registry": "backpass._ort.gradient_registry",
+    "onnxruntime.training.ortmodule._custom_op_symbolic_registry": "backpass._ort.symbolic_registry",
+    "onnxruntime.training.ortmodule._fallback": "backpass.ortmodule.fallback",
+    "onnxruntime.training.ortmodule._fallback_exceptions": "backpass.ortmodule.fallback",
+    "onnxruntime.training.ortmodule._graph_execution_manager": "backpass._ort.ortmodule_inside",
+    "onnxruntime.training.ortmodule._io": "backpass._ort.ortmodule_inside",
+    "onnxruntime.training.ortmodule._logger": "backpass._ort.ortmodule_logger",
+    "onnxruntime.training.ortmodule._utils": "backpass._ort.ortmodule_utils",
+    "onnxruntime.training.ortmodule.experimental.json_config._load_config_from_json": (
+        "backpass.ortmodule.experimental.json_config"
+    ),
+    "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule._hierarchical_ortmodule": (
+        "backpass.ortmodule.experimental.hierarchical_ortmodule"
+    ),
+    "onnxruntime.training.ortmodule.experimental.pipe._ort_pipeline_module": "backpass.ortmodule.experimental.pipe",
     "onnxruntime.training.ortmodule.graph_optimizer_registry": "backpass.ortmodule.optimizers",
+    "onnxruntime.training.ortmodule.ortmodule": "backpass.ortmodule.wrapper",
     "onnxruntime.training.ortmodule.torch_cpp_extensions": "backpass._ort.torch_cpp_extensions",
+    # Before ORTTrainer moved to onnxruntime.training, and before it was written anew.
+    "onnxruntime.experimental": "backpass.training",
+    "onnxruntime.experimental.optim": "backpass.optim",
+    "onnxruntime.capi.ort_trainer": "backpass.trainer",
+    "onnxruntime.capi.pt_patch": "backpass._ort.capi.pt_patch",
+    "onnxruntime.capi.training": "backpass.training",
+    "onnxruntime.capi.training.optim": "backpass.optim",
     "torch_ort": "backpass.ortmodule",
     "torch_ort.configure": "backpass._ort.torch_cpp_extensions.install",
-}
-_TRAINER = "the old ORTTrainer is not there; use artifacts and onnxruntime.training.api, or ORTModule"
-_INSIDE = "it is a part of the original's inside"
-# What the original has and Backpass has not, and what to do without it. Parts of these neither.
-ABSENT = {
-    "onnxruntime.capi.ort_trainer": _TRAINER,
-    "onnxruntime.training.amp": "train in float32 or bfloat16, which need no scaled loss",
-    "onnxruntime.training.checkpoint": _TRAINER,
-    "onnxruntime.training.experimental": "backpass.grad gives the gradient of any ONNX model",
-    "onnxruntime.training.model_desc_validation": _TRAINER,
-    "onnxruntime.training.optim": "use torch.optim.AdamW; artifacts have onnxruntime.training.onnxblock.optim",
-    "onnxruntime.training.ort_triton": "Backpass runs on CPUs",
-    "onnxruntime.training.orttrainer": _TRAINER,
-    "onnxruntime.training.orttrainer_options": _TRAINER,
-    "onnxruntime.training.ortmodule._custom_gradient_registry": "use backpass.register_gradient",
-    "onnxruntime.training.ortmodule._custom_op_symbolic_registry": "use backpass.register_operator",
-    "onnxruntime.training.ortmodule._graph_execution_manager": _INSIDE,
-    "onnxruntime.training.ortmodule._graph_execution_manager_factory": _INSIDE,
-    "onnxruntime.training.ortmodule._io": _INSIDE,
-    "onnxruntime.training.ortmodule._utils": _INSIDE,
-    "onnxruntime.training.ortmodule.experimental.hierarchical_ortmodule": "ORTModule leaves to torch what it must",
-    "onnxruntime.training.ortmodule.experimental.pipe": "pipelines of DeepSpeed are not supported",
-    "onnxruntime.training.utils": "samplers and hooks of torch do the same",
-    "torch_ort.optim": "use torch.optim.AdamW",
-    "torch_ort.utils": "samplers of torch do the same",
+    "torch_ort.optim": "backpass.optim",
+    "torch_ort.utils": "backpass.utils",
 }
 _RUNTIME = {"onnxruntime": "backpass._ort"}
 # torch imports this one, which is empty nowadays, before it looks a backend up.
@@ -65,8 +76,8 @@ _COMPILE = {"torch._dynamo.backends.onnxrt": "backpass.dynamo.onnxrt"}
 
 
 def install(runtime: bool = False) -> None:
-    """Makes ``onnxruntime.training`` (artifacts, onnxblock, api, ortmodule) and ``torch_ort`` resolve to Backpass, for
-    the rest of the process.
+    """Makes ``onnxruntime.training``, ``onnxruntime.capi.ort_trainer`` and ``torch_ort`` resolve to Backpass, for the
+    rest of the process (docs/compatibility.md).
 
     Where no onnxruntime is installed, or with ``runtime``, ``onnxruntime`` itself too: InferenceSession, OrtValue,
     SessionOptions and what else `backpass._ort` holds. ``torch.compile`` finds the backend ``onnxrt``. Calling it
@@ -75,7 +86,10 @@ def install(runtime: bool = False) -> None:
     runtime = runtime or PathFinder.find_spec("onnxruntime", sys.path) is None
     uninstall()
     _forget("onnxruntime" if runtime else "onnxruntime.training")
-    sys.meta_path.insert(0, _Finder(PARTS | _COMPILE | (_RUNTIME if runtime else {})))
+    places, absent = PARTS | _COMPILE, ABSENT
+    if runtime:
+        places, absent = places | _RUNTIME, absent | ABSENT_AT_RUNTIME
+    sys.meta_path.insert(0, _Finder(places, absent))
     if "torch._dynamo.backends.registry" in sys.modules:
         importlib.import_module("backpass.dynamo.onnxrt").register()
     if "onnxruntime" in sys.modules:  # otherwise `onnxruntime.training` as an attribute would be the old one
@@ -104,8 +118,8 @@ def _forget(name: str) -> None:
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, places: dict[str, str]) -> None:
-        self._places = places
+    def __init__(self, places: dict[str, str], absent: dict[str, str]) -> None:
+        self._places, self._absent = places, absent
 
     def covers(self, name: str) -> bool:
         return any(name == place or name.startswith(f"{place}.") for place in self._places)
@@ -113,9 +127,24 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        _refuse_absent(name)
+        if name.startswith("backpass.") and PathFinder.find_spec(name, path):
+            return None
+        for known in self._names_in_original(name):
+            why = self._absent.get(known) or self._absent.get(f"{known.rpartition('.')[0]}.*")
+            if why is not None:
+                raise ModuleNotFoundError(f"{known!r} is not in Backpass: {why}", name=known)
+            if known in self._places:
+                return ModuleSpec(name, _Alias(self._places[known]), is_package=True)
         found = self._resolve(name)
         return ModuleSpec(name, _Alias(found), is_package=True) if found else None
+
+    def _names_in_original(self, name: str) -> Iterator[str]:
+        """``from onnxruntime.training import ort_triton`` asks for a part of the module by the name it has here."""
+        yield name
+        if name.startswith("backpass."):
+            for place, found in self._places.items():
+                if name.startswith(f"{found}."):
+                    yield place + name.removeprefix(found)
 
     def _resolve(self, name: str) -> str | None:
         if name in self._places:
@@ -128,14 +157,6 @@ class _Finder(MetaPathFinder):
         return inside if importlib.util.find_spec(inside) else None
 
 
-def _refuse_absent(name: str) -> None:
-    """``from onnxruntime.training import optim`` asks for the part of the module by the name it has here."""
-    for place in ("onnxruntime.training.ortmodule", "onnxruntime.training"):
-        name = name.replace(f"{PARTS[place]}.", f"{place}.", 1)
-    if name in ABSENT:
-        raise ModuleNotFoundError(f"No module named {name!r} in Backpass: {ABSENT[name]}", name=name)
-
-
 class _Alias(Loader):
     """Gives a module of Backpass under another name: the same module, not a copy."""
 
@@ -143,4 +164,6 @@ class _Alias(Loader):
         self._name = name
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self._name)
+        found = sys.modules[module.__name__] = importlib.import_module(self._name)
+        if not hasattr(found, "__path__"):  # so that names it has not are asked for here, too
+            found.__path__ = []

@@ -25,6 +25,7 @@ from backpass.ortmodule.tree import ModuleTree
 from backpass.ortmodule.variant import Call
 from backpass.torch.model import ExportedModel
 from backpass.torch.surroundings import saving_unseen
+from backpass.utils.hooks._subscriber_manager import InGraphs, no_increase_global_step
 
 
 class Checks:
@@ -72,7 +73,8 @@ class Checks:
             raise _refused(text, NotImplementedError)
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             self.tell(f"{name}(sparse=True): its gradient is dense here, which torch.optim.SparseAdam does not take")
-        if module._forward_hooks or module._forward_pre_hooks:
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if not all(isinstance(hook, InGraphs) for hook in hooks):
             self.tell(
                 f"forward hooks of {name} are captured: what they compute is in the graph, what else they do happens "
                 "at export only"
@@ -159,7 +161,8 @@ def _is_trace(value: Any) -> bool:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[Callable[[], bool]]:
-    """A capture sees no ambient no_grad, leaves no casts behind, and draws no random numbers that others would miss.
+    """A capture sees no ambient no_grad, leaves no casts behind, draws no random numbers that others would miss, and is
+    no step of a subscriber's.
 
     Gives a function that tells whether it drew some from Python or numpy, which a graph does not do.
     """
@@ -171,7 +174,7 @@ def undisturbed() -> Iterator[Callable[[], bool]]:
 
     try:
         torch.set_autocast_cache_enabled(False)
-        with torch.inference_mode(False), torch.enable_grad(), saving_unseen():
+        with torch.inference_mode(False), torch.enable_grad(), saving_unseen(), no_increase_global_step():
             yield drawn
     finally:
         torch.set_autocast_cache_enabled(caching)

@@ -66,7 +66,9 @@ class DebugOptions:
         save_onnx: bool = False,
         onnx_prefix: str = "",
         save_path: str = "",
+        config: object = None,  # of the original, which does not read it either
     ) -> None:
+        self.log_level, self.save_onnx, self.onnx_prefix = log_level, save_onnx, onnx_prefix  # as they were given
         self.logging = Logging(_log_level(log_level))
         self.save_onnx_models = _save_onnx(save_onnx, onnx_prefix, save_path)
 

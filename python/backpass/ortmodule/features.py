@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from backpass.ortmodule.variant import Variant
     from backpass.torch.runtime import EngineGraph
 
-_NOT_YET = "not available in this version"
 _MOVES = ("move_rows", "move_slices")
 
 
@@ -30,7 +29,7 @@ def rows(manager: Manager, variant: Variant, graph: EngineGraph) -> list[tuple[s
     kept = options.cache_dir or "set ORTMODULE_CACHE_DIR to keep exports for the next start"
     return [
         ("ATen Executor", bool(left), f"left to torch: {left}" if left else "every operator runs in the engine"),
-        ("Cast Propagation", False, _NOT_YET),
+        ("Cast Propagation", False, "the engine runs the casts that a model has"),
         ("Custom Function", options.enable_custom_autograd_function, called),
         ("Memory Optimizer", *memory.note(options)),
         ("Compute Optimizer", options.enable_compute_optimizer, "rewrites are listed by explain()"),
@@ -40,7 +39,7 @@ def rows(manager: Manager, variant: Variant, graph: EngineGraph) -> list[tuple[s
         ("Export Cache", bool(options.cache_dir), kept),
         ("Variable Shapes", variant.dynamic, _shapes_note(manager, variant)),
         ("Auto Fallback", not raised, "failures are raised" if raised else str(options.fallback_policy.name)),
-        ("ZeRO Stage3 Support", False, _NOT_YET),
+        ("ZeRO Stage3 Support", False, "parameters are whole in every process"),
     ]
 
 

@@ -116,6 +116,11 @@ class Manager:
         self.fallback.take_over(refused)
         return result
 
+    def export(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Makes the graph for these arguments, without running it; raises where that cannot be done."""
+        with one_at_a_time, self._refusing():
+            self._variant(self._call(self._look(), args, kwargs))
+
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         """A module that cannot even be looked at (torch.jit) is one that cannot be captured."""

@@ -71,12 +71,13 @@ class MemoryStats:
         planned = self.graph.session.plan(list(inputs)).peak_bytes
         self.logger.warning(
             "step %d memory (MiB) | phase: %s | planned: %.1f | resident: %.1f",
-            self.step, phase, planned / _MEBIBYTE, _resident_bytes() / _MEBIBYTE,
+            self.step, phase, planned / _MEBIBYTE, resident_bytes() / _MEBIBYTE,
         )  # fmt: skip
         if phase == "post_backward":
             self.step += 1
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -15,10 +15,34 @@ GraphFunction = Callable[[onnx.GraphProto], None]
 class _Registered:
     function: GraphFunction
     modules: frozenset[str] | None
+    devices: frozenset[str] | None
     priority: int
+
+    def is_for(self, module: str, device: str) -> bool:
+        """Devices are told by a part of their name: cpu is meant by ``cpu:0``."""
+        is_there = self.devices is None or any(device in place.lower() for place in self.devices)
+        return is_there and (self.modules is None or module in self.modules)
 
 
 _registered: list[_Registered] = []
+
+
+class GraphOptimizerRegistry:
+    """All functions that were registered."""
+
+    @classmethod
+    def register(
+        cls, target_modules: str | Sequence[str], devices: str | Sequence[str], priority: int, fn: GraphFunction
+    ) -> None:
+        _registered.append(_Registered(fn, _names(target_modules), _names(devices), priority))
+        _registered.sort(key=lambda entry: -entry.priority)
+
+    @classmethod
+    def optimize_all(cls, module_name: str, device: str, graph: onnx.GraphProto) -> None:
+        """Lets those for this module and device change the graph, the most urgent first."""
+        for entry in _registered:
+            if entry.is_for(module_name, device):
+                entry.function(graph)
 
 
 def register_graph_optimizer(
@@ -30,12 +54,9 @@ def register_graph_optimizer(
     outputs must stay. `target_modules`: class names of the modules wrapped; `devices`: must include the CPU; both as
     ``"a|b"`` or as a list; functions of higher `priority` run first.
     """
-    places = _names(devices)
 
     def register(function: GraphFunction) -> GraphFunction:
-        if places is None or any(place.lower().startswith("cpu") for place in places):
-            _registered.append(_Registered(function, _names(target_modules), priority))
-            _registered.sort(key=lambda entry: -entry.priority)
+        GraphOptimizerRegistry.register(target_modules, devices, priority, function)
         return function
 
     return register
@@ -49,12 +70,10 @@ def _names(given: str | Sequence[str]) -> frozenset[str] | None:
 
 def apply_graph_optimizers(model: onnx.ModelProto, module: str) -> onnx.ModelProto:
     """A copy of `model` changed by the functions registered for `module`; `model` itself when there are none."""
-    chosen = [entry.function for entry in _registered if entry.modules is None or module in entry.modules]
-    if not chosen:
+    if not any(entry.is_for(module, "cpu") for entry in _registered):
         return model
     changed = copy.deepcopy(model)
-    for function in chosen:
-        function(changed.graph)
+    GraphOptimizerRegistry.optimize_all(module, "cpu", changed.graph)
     for group in ("input", "output"):
         if [v.name for v in getattr(changed.graph, group)] != [v.name for v in getattr(model.graph, group)]:
             raise ValueError(f"a graph optimizer changed the graph's {group}s; they must stay as they are")

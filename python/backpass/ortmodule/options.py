@@ -17,7 +17,6 @@ from backpass.ortmodule.fallback import DEFAULT_POLICY, FallbackPolicy
 __all__ = ["WITHOUT_EFFECT", "DebugOptions", "LogLevel", "RuntimeOptions", "from_environment"]
 
 _NO_GPU = "Backpass runs on CPUs"
-_NOT_YET = "not available in this version"
 
 # Switches of ONNX Runtime Training that change nothing here, and why. Setting one is reported, not an error.
 WITHOUT_EFFECT = {
@@ -36,7 +35,7 @@ WITHOUT_EFFECT = {
     "ORTMODULE_ALLOW_AUTOGRAD_CHECKPOINT": "torch.utils.checkpoint is captured as what it computes",
     "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are told apart by module and qualified name",
     "ORTMODULE_ENABLE_MEM_EFFICIENT_GRAD_MGMT": "gradients are handed to torch without a copy",
-    "ORTMODULE_ENABLE_ZERO_STAGE3": "ZeRO stage 3 is " + _NOT_YET,
+    "ORTMODULE_ENABLE_ZERO_STAGE3": "parameters are whole in every process; trainers split the optimizer's state",
     "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "what is computed again is found in the whole graph",
 }
 _OLDEST_OPSET = 18  # that modules can be exported to
@@ -139,6 +138,20 @@ class _SkipCheck(enum.IntFlag):
     SKIP_CHECK_DEVICE = 2
     SKIP_CHECK_BUILD_GRADIENT = 4
     SKIP_CHECK_EXECUTION_AGENT = 8
+
+    def is_set(self, check: _SkipCheck) -> bool:
+        return not self.is_disabled() and check in self
+
+    def is_disabled(self) -> bool:
+        return _SkipCheck.SKIP_CHECK_DISABLED in self
+
+
+class _MemoryOptimizationLevel(enum.IntFlag):
+    """`RuntimeOptions.memory_opt_level` by name."""
+
+    USER_SPECIFIED = 0
+    TRANSFORMER_LAYERWISE_RECOMPUTE = 1
+    TRANSFORMER_LAYERWISE_RECOMPUTE_WITH_COMPROMISE = 2
 
 
 # As scripts know them.

@@ -77,7 +77,8 @@ def to_onnx(
     _rename_inputs(model, exported, input_names)
     _rename_outputs(model, output_names)
     report = optimize(model, options)
-    if _keep_running_statistics(model, exported):
+    assert exported.builder is not None
+    if keep_running_statistics(model, exported.builder.running_statistics, exported.builder.initializers):
         report = optimize(model, options)
     if verbose:
         _describe(exported, model, report)
@@ -152,12 +153,15 @@ def _complete(exported: ExportedModel, module: torch.nn.Module) -> onnx.ModelPro
     return model
 
 
-def _keep_running_statistics(model: onnx.ModelProto, exported: ExportedModel) -> bool:
+def keep_running_statistics(
+    model: onnx.ModelProto,
+    known: Mapping[str, tuple[str, str, float]],
+    initializers: Mapping[str, onnx.TensorProto],
+) -> bool:
     """Gives batch normalisations in training mode the statistics that they update, for training from artifacts to keep
     and evaluation to use: torch's update, made of other nodes, has gone with the results that a model has no place for.
+    ``known``: as a builder has them.
     """
-    assert exported.builder is not None
-    known, initializers = exported.builder.running_statistics, exported.builder.initializers
     used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
     nodes = [
         n

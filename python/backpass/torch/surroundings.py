@@ -31,6 +31,26 @@ def saving_unseen() -> contextlib.AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
+def _length(value: Any) -> Any:
+    return value.size(0) if isinstance(value, torch.Tensor) and value.dim() > 0 else len(value)
+
+
+@contextlib.contextmanager
+def lengths_as_extents(module: torch.nn.Module, *functions: Any) -> Iterator[None]:
+    """len(tensor) in the files of a module's parts, and of these functions, is its first extent, which may vary: the
+    built-in function gives a number, and the graph would be for that one alone."""
+    code = [*(getattr(type(part), "forward", None) for part in module.modules()), *functions]
+    files = {id(f.__globals__): f.__globals__ for f in code if hasattr(f, "__globals__")}
+    changed = [names for names in files.values() if "len" not in names]
+    try:
+        for names in changed:
+            names["len"] = _length
+        yield
+    finally:
+        for names in changed:
+            del names["len"]
+
+
 @contextlib.contextmanager
 def masks_as_given() -> Iterator[None]:
     """nn.TransformerEncoder and -Decoder look into a mask to see whether it is the causal one, which a graph for any

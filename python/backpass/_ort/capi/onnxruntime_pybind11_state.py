@@ -1,3 +1,3 @@
 """What scripts look up in ``onnxruntime.capi.onnxruntime_pybind11_state``, mostly to catch errors by name."""
 
-from backpass._ort import *  # noqa: F403
+from backpass._ort.capi._pybind_state import *  # noqa: F403

@@ -13,8 +13,9 @@ from backpass.ortmodule.debug import DebugOptions, read_level
 from backpass.ortmodule.options import RuntimeOptions, read_policy
 from backpass.ortmodule.wrapper import ORTModule
 
+JSON_PATH_ENVIRONMENT_KEY = "ORTMODULE_JSON_CONFIG_PATH"
 _WITHOUT_EFFECT = {
-    "PropagateCastOps": "cast propagation is not available in this version",
+    "PropagateCastOps": "the engine runs the casts that a model has",
     "UseExternalGPUAllocator": "Backpass runs on CPUs",
     "EnableGradAccOptimization": "torch adds gradients to those it was handed",
     "RunSymbolicShapeInference": "shapes are always inferred",
@@ -31,7 +32,7 @@ def load_from_json(ortmodule: ORTModule, path: str | os.PathLike[str] | None = N
     change nothing here are logged, others are a ValueError. Environment variables win over the file. The module is
     exported again.
     """
-    place = path or os.environ.get("ORTMODULE_JSON_CONFIG_PATH")
+    place = path or os.environ.get(JSON_PATH_ENVIRONMENT_KEY)
     if not place:
         raise ValueError("path: got none, expected one, or the environment variable ORTMODULE_JSON_CONFIG_PATH")
     settings = json.loads(Path(place).read_text(encoding="utf-8"))

@@ -1,0 +1,1 @@
+"""Backpass inside other people's training loops. See docs/integrations.md."""

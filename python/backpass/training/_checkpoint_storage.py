@@ -1,0 +1,109 @@
+"""Checkpoint files of ORTTrainer: nested dicts of arrays in an HDF5 file, a group per dict, a dataset per array.
+
+Names of weights may contain "/", which HDF5 keeps for itself: it is written as "%2F".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from backpass.training._needs_trainer import need
+from backpass.training._user_dict import from_serialized_hex, to_serialized_hex
+
+__all__ = ["from_serialized_hex", "load", "save", "to_serialized_hex"]
+
+_STORED_AS = "stored_as"  #: attribute of a dataset whose element type HDF5 does not know
+
+
+def save(save_obj: Mapping[str, Any], save_path: str | os.PathLike[str]) -> None:
+    """Writes a nested dict of arrays, tensors, numbers and text to a file that must not exist."""
+    h5py = need("h5py", "a checkpoint file of ORTTrainer")
+    if not isinstance(save_obj, Mapping):
+        raise ValueError(f"got a {type(save_obj).__name__} to save, expected a dict")
+    path = os.fspath(save_path)
+    if os.path.exists(path):
+        raise FileExistsError(f"'{path}' exists already; save to another path, or remove it first")
+    tree = {name: _storable(name, value) for name, value in save_obj.items()}
+    unfinished = f"{path}.{os.getpid()}.unfinished"
+    try:
+        with h5py.File(unfinished, "w") as file:
+            _write(file, tree)
+        os.replace(unfinished, path)
+    finally:
+        if os.path.exists(unfinished):
+            os.remove(unfinished)
+
+
+def load(path: str | os.PathLike[str], key: str | None = None) -> Any:
+    """What `save` wrote: arrays, numpy scalars and str. With `key`, such as "model/full_precision", only that part."""
+    h5py = need("h5py", "a checkpoint file of ORTTrainer")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"there is no checkpoint file '{os.fspath(path)}'")
+    if not h5py.is_hdf5(path):
+        raise ValueError(f"'{os.fspath(path)}' is not a checkpoint file of ORTTrainer: it is not HDF5")
+    with h5py.File(path, "r") as file:
+        if not key:
+            return _read(file, h5py)
+        inside = "/".join(_escaped(part) for part in key.strip("/").split("/"))
+        if inside not in file:
+            raise ValueError(f"'{os.fspath(path)}' has no '{key}'")
+        return _read(file[inside], h5py)
+
+
+def _storable(path: str, value: Any) -> Any:
+    """Dicts of arrays and text; ValueError for anything else."""
+    if isinstance(value, Mapping):
+        return {name: _storable(f"{path}/{name}", inner) for name, inner in value.items()}
+    if isinstance(value, (str, bytes)):
+        return value
+    if hasattr(value, "detach"):  # a torch tensor
+        value = _array_of(value.detach().cpu())
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        raise ValueError(f"'{path}': got {type(value).__name__}, expected arrays, tensors, numbers, text and dicts")
+    return array
+
+
+def _array_of(tensor: Any) -> np.ndarray[Any, Any]:
+    if str(tensor.dtype) != "torch.bfloat16":
+        return np.asarray(tensor.numpy())
+    import ml_dtypes
+    import torch
+
+    return np.asarray(tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
+
+
+def _write(group: Any, tree: Mapping[str, Any]) -> None:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            _write(group.create_group(_escaped(name)), value)
+        elif getattr(value, "dtype", None) is not None and value.dtype.name == "bfloat16":
+            group.create_dataset(_escaped(name), data=value.view(np.uint16)).attrs[_STORED_AS] = "bfloat16"
+        else:
+            group.create_dataset(_escaped(name), data=value)
+
+
+def _read(item: Any, h5py: Any) -> Any:
+    if isinstance(item, h5py.Group):
+        return {_unescaped(name): _read(inner, h5py) for name, inner in item.items()}
+    value = item[()]
+    if item.attrs.get(_STORED_AS) == "bfloat16":
+        import ml_dtypes
+
+        return value.view(ml_dtypes.bfloat16)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _escaped(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"got {name!r} as a name to save under, expected a string that is not empty")
+    escaped = name.replace("%", "%25").replace("/", "%2F")
+    return "%2E" if escaped == "." else escaped
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
