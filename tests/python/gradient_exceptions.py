@@ -32,6 +32,8 @@ NOT_JUDGED: dict[str, str] = {
     "RoiAlign-10": "samples that lie on elements; RoiAlign-corners has others",
     "TopK-ties": "ties",
     "Upsample": "scales at which extents change; Resize-scales has others",
+    "com.microsoft.BiasSoftmaxDropout": "the ratio decides which elements are dropped",
+    "com.microsoft.BitmaskDropout": "the ratio decides which elements are dropped",
     "com.microsoft.FakeQuant": "gradients go straight through the rounding, as its definition says",
     "com.microsoft.MixedPrecisionScale": "results are float16",
 }

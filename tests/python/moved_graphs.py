@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from choices import Choices
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
@@ -22,10 +23,9 @@ BINARY = ("Add", "Sub", "Mul", "Max", "Min", "Where", "Div", "Pow", "Sum")
 
 
 @dataclasses.dataclass
-class Drawing:
+class Drawing(Choices):
     """A graph under construction. Floats have one element type, integers are indices or shapes."""
 
-    rng: np.random.Generator
     dtype: Any
     shapes: dict[str, Shape] = dataclasses.field(default_factory=dict)  # of all floats, in the order they came
     feeds: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -34,16 +34,6 @@ class Drawing:
     ends: list[str] = dataclasses.field(default_factory=list)  # values that are outputs, whoever else reads them
     is_random: bool = False
     has_other_domain: bool = False
-
-    def coin(self, probability: float = 0.5) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def choice(self, items: Sequence[Any]) -> Any:
-        return items[int(self.rng.integers(len(items)))]
-
-    def number(self, low: int, high: int) -> int:
-        """In [low, high]."""
-        return int(self.rng.integers(low, high + 1))
 
     def input(self, *shape: int) -> str:
         name = f"x{len(self.feeds)}"

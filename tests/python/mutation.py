@@ -29,7 +29,8 @@ INTEGERS = (-(2**63), -(2**40), -7, -3, -2, -1, 0, 1, 2, 3, 5, 2**50, 2**63 - 1)
 FLOATS = (0.0, -1.0, 0.5, 3.0, float("nan"), float("inf"), -1e30)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool", "complex64", "object")
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "BiasDropout",
-          "RandomUniformLike", "DropoutGrad", "BiasDropoutGrad"}  # fmt: skip
+          "RandomUniformLike", "DropoutGrad", "BiasDropoutGrad", "BitmaskDropout", "BitmaskBiasDropout",
+          "BitmaskDropoutGrad", "BiasSoftmaxDropout", "SoftmaxDropoutGrad"}  # fmt: skip
 
 
 class Damaged:

@@ -13,6 +13,7 @@ from typing import Any
 import backpass
 import numpy as np
 import onnx
+from choices import Choices
 from onnx import TensorProto, helper, numpy_helper
 
 Rng = np.random.Generator
@@ -22,10 +23,9 @@ MOST_ELEMENTS = 400
 
 
 @dataclasses.dataclass
-class Sketch:
+class Sketch(Choices):
     """A graph under construction, with the value that everything has for the inputs drawn so far."""
 
-    rng: Rng
     opset: int
     values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # floats, in the order they came
     inputs: list[str] = dataclasses.field(default_factory=list)  # those of `values` that are fed
@@ -34,16 +34,6 @@ class Sketch:
     kinds: set[str] = dataclasses.field(default_factory=set)
 
     # ---- Choosing.
-    def coin(self, probability: float = 0.5) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def choice(self, items: Sequence[Any]) -> Any:
-        return items[int(self.rng.integers(len(items)))]
-
-    def number(self, low: int, high: int) -> int:
-        """In [low, high]."""
-        return int(self.rng.integers(low, high + 1))
-
     def pick(self, least: int = 0, most: int = 5, empty: bool = True) -> str | None:
         """Some value of a rank in these bounds, later ones more likely; None when there is none."""
         fit = [n for n, v in self.values.items() if least <= v.ndim <= most and (empty or v.size)]

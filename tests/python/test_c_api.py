@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from backpass import _core, artifacts
+from backpass._convert import to_engine
 from backpass.api import CheckpointState, Module, Optimizer
 from onnx import numpy_helper, parser
 
@@ -36,7 +37,7 @@ def declared() -> dict[str, tuple[str, list[str]]]:
 def c_type(parameter: str) -> Any:
     if "*" in parameter:
         return ctypes.c_void_p
-    kinds = {"size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
+    kinds = {"size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
     return kinds.get(parameter.split()[0], ctypes.c_int)
 
 
@@ -293,13 +294,189 @@ def test_training_is_that_of_python_bit_for_bit(buffers: bool, folder: Path, tmp
     c.register_linear_lr_scheduler(session, 10, 20, 0.5)
     c.scheduler_step(session)
     assert c.get("get_learning_rate", ctypes.c_float, session) == 0.25
+    check_parallel(c, session)
     c.release_checkpoint(state)  # the session keeps what it needs
     assert len(train(c, session, 1)[0]) == 1
     c.release_training_session(session)
     check_cancel(c, tmp_path)
     other = {"bp_load_checkpoint", "bp_create_training_session"}
     unused = {f"{name}_from_buffer" for name in other} if not buffers else other - {"bp_load_checkpoint"}
-    assert set(declared()) - c.called == unused
+    assert {name for name in declared() if name not in OF_TRAINERS} - c.called == unused
+
+
+class Communicator(ctypes.Structure):
+    _fields_ = (
+        ("context", ctypes.c_void_p),
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("broadcast", "start_allreduce", "wait", "allgather", "reduce_scatter")),
+    )
+
+
+def check_parallel(c: Library, session: Any) -> None:
+    """Two processes that have the same: gradients are added up, and their average is what each has."""
+    pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    sums = []
+
+    @ctypes.CFUNCTYPE(number, pointer, pointer, count, number, number)
+    def broadcast(_: Any, data: Any, size: int, kind: int, root: int) -> int:
+        return 0
+
+    @ctypes.CFUNCTYPE(number, pointer, pointer, count, number)
+    def start_allreduce(_: Any, data: Any, size: int, kind: int) -> int:
+        values = np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(ctypes.c_float)), (size,))
+        values *= 2
+        sums.append(size)
+        return int(kind != 1)
+
+    @ctypes.CFUNCTYPE(number, pointer)
+    def wait(_: Any) -> int:
+        return 0
+
+    @ctypes.CFUNCTYPE(number, pointer, pointer, count, number, pointer)
+    def allgather(_: Any, mine: Any, size: int, kind: int, into: Any) -> int:
+        bytes_of_one = {1: 4, 7: 8}[kind] * size
+        ctypes.memmove(into, mine, bytes_of_one)
+        ctypes.memmove(into + bytes_of_one, mine, bytes_of_one)
+        return 0
+
+    functions = (broadcast, start_allreduce, wait, allgather)
+    table = Communicator(None, 0, 2, *(ctypes.cast(f, pointer) for f in functions), None)
+    c.set_communicator(session, ctypes.byref(table), None)
+    c.set_exchanges(session, 0)
+    train(c, session, 1)
+    assert len(sums) == 1  # by the update
+    c.set_exchanges(session, 1)
+    c.gather_optimizer_state(session)
+    LEFT_OPEN.append((functions, session))  # which goes on to call them
+
+
+LEFT_OPEN: list[Any] = []
+OF_TRAINERS = {"bp_get_default_settings", "bp_get_weights_of_model", *(n for n in declared() if "trainer" in n)}
+
+
+class WeightSettings(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("rate_scale", "alpha", "beta", "epsilon", "weight_decay")),
+        *((name, ctypes.c_int) for name in ("correct_bias", "decays_after", "decays_gradient")),
+        *((name, ctypes.c_double) for name in ("max_norm", "ratio_min", "ratio_max")),
+    )
+
+
+class NamedSettings(ctypes.Structure):
+    _fields_ = (("weight", ctypes.c_char_p), ("settings", WeightSettings))
+
+
+class TrainerOptions(ctypes.Structure):
+    _fields_ = (
+        ("algorithm", ctypes.c_int),
+        ("defaults", ctypes.POINTER(WeightSettings)),
+        ("by_weight", ctypes.POINTER(NamedSettings)),
+        ("by_weight_count", ctypes.c_size_t),
+        ("accumulation_steps", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("clips_gradients", "skips_non_finite", "scales_loss")),
+        ("session", ctypes.POINTER(SessionOptions)),
+        ("communicator", ctypes.c_void_p),
+        ("parallel", ctypes.c_void_p),
+    )
+
+
+ALGORITHMS = {"adam": 0, "sgd": 1, "lamb": 2}
+TRAINED = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x, int64[N] labels) => (float loss, float[N, 3] y)
+{ h = MatMul(x, w) y = Add(h, b) loss = SoftmaxCrossEntropyLoss <reduction = "mean"> (y, labels) }"""
+
+
+@pytest.fixture
+def trained_model(tmp_path: Path) -> Path:
+    model = parser.parse_model(TRAINED)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 3)), ("b", 3)):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def train_in_python(path: Path, algorithm: str, steps: int) -> tuple[list[float], float, np.ndarray]:
+    options, defaults, other = _core.TrainerOptions(), _core.WeightSettings(), _core.WeightSettings()
+    options.algorithm = algorithm
+    defaults.weight_decay, defaults.max_norm = 0.1, 0.25
+    other.rate_scale, other.max_norm = 0.5, 0.25
+    options.defaults, options.by_weight = defaults, {"b": other}
+    options.accumulation_steps, options.clips_gradients = 2, True
+    state = _core.Trainer.state_of(os.fspath(path), "loss", [])
+    trainer = _core.Trainer(state, options)
+    program = trainer.add_model(os.fspath(path), "loss", ["loss"])
+    losses = []
+    for _ in range(steps):
+        (loss,), *_ = trainer.train_step(program, [to_engine(X), to_engine(LABELS)], 0.125)
+        losses.append(float(loss.numpy()))
+    return losses, trainer.last_norm, np.array(state.parameter("w").numpy())
+
+
+def by_weight(c: Library) -> tuple[WeightSettings, NamedSettings]:
+    defaults, other = WeightSettings(), WeightSettings()
+    for settings in (defaults, other):
+        c.get_default_settings(ctypes.byref(settings))
+        settings.max_norm = 0.25
+    defaults.weight_decay, other.rate_scale = 0.1, 0.5
+    return defaults, NamedSettings(b"b", other)
+
+
+def trainer_inputs(c: Library, trainer: Any, program: int, kind: str) -> list[str]:
+    count = c.get(f"trainer_get_{kind}_count", ctypes.c_size_t, trainer, program)
+    return [c.get(f"trainer_get_{kind}_name", ctypes.c_char_p, trainer, program, i).decode() for i in range(count)]
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_a_trainer_is_that_of_python_bit_for_bit(algorithm: str, trained_model: Path, tmp_path: Path) -> None:
+    losses, norm, trained = train_in_python(trained_model, algorithm, 6)
+    c, path, wanted = Library(), os.fsencode(trained_model), (ctypes.c_char_p * 1)(b"loss")
+    defaults, named = by_weight(c)
+    options = TrainerOptions(ALGORITHMS[algorithm], ctypes.pointer(defaults), ctypes.pointer(named), 1, 2, 1)
+    state = c.get("get_weights_of_model", ctypes.c_void_p, path, b"loss", None, 0)
+    trainer = c.get("create_trainer", ctypes.c_void_p, state, ctypes.byref(options))
+    program = c.get("trainer_add_model", ctypes.c_size_t, trainer, path, b"loss", wanted, 1)
+    other = (ctypes.c_char_p * 1)(b"y")
+    evaluation = c.get("trainer_add_eval_model", ctypes.c_size_t, trainer, path, other, 1)
+    assert trainer_inputs(c, trainer, program, "input") == ["x", "labels"]
+    assert trainer_inputs(c, trainer, evaluation, "eval_input") == ["x"]
+    tensors = [c.tensor(X), c.tensor(LABELS)]
+    inputs = (ctypes.c_void_p * 2)(*(t.value for t in tensors))
+    got, updates = [], []
+    for _ in losses:
+        outputs, result = (ctypes.c_void_p * 1)(), (ctypes.c_int * 2)()
+        c.trainer_train_step(trainer, program, inputs, 2, 0.125, outputs, 1, result)
+        got.append(float(c.array(ctypes.c_void_p(outputs[0]))))
+        updates.append(tuple(result))
+        c.release_tensor(outputs[0])
+    assert got == losses
+    assert updates == [(0, 1), (1, 1)] * 3
+    assert c.get("trainer_get_last_norm", ctypes.c_double, trainer) == norm
+    weight = c.get("get_parameter", ctypes.c_void_p, state, b"w")
+    np.testing.assert_array_equal(c.array(weight), trained)
+    outputs = (ctypes.c_void_p * 1)()
+    c.trainer_eval_step(trainer, evaluation, inputs, 1, outputs, 1)
+    assert c.array(ctypes.c_void_p(outputs[0])).shape == (5, 3)
+    with pytest.raises(RuntimeError, match="expected NULL, since results are new tensors"):
+        c.trainer_eval_step(trainer, evaluation, inputs, 1, outputs, 1)
+    check_counters(c, trainer)
+    c.release_trainer(trainer)
+    c.save_checkpoint(state, os.fsencode(tmp_path / "checkpoint"), 1)
+    c.release_checkpoint(state)
+    assert c.called >= OF_TRAINERS
+
+
+def check_counters(c: Library, trainer: Any) -> None:
+    assert c.get("trainer_get_steps", ctypes.c_int64, trainer) == 6
+    assert c.get("trainer_get_updates", ctypes.c_int64, trainer) == 3
+    c.trainer_set_steps(trainer, 8)
+    c.trainer_set_updates(trainer, 4)
+    assert c.get("trainer_get_steps", ctypes.c_int64, trainer) == 8
+    assert c.get("trainer_get_updates", ctypes.c_int64, trainer) == 4
+    c.trainer_set_loss_scale(trainer, 16.0)
+    assert c.get("trainer_get_loss_scale", ctypes.c_double, trainer) == 16
+    c.trainer_drop_gradients(trainer)
+    c.trainer_gather_optimizer_state(trainer)  # alone: all of it is there
 
 
 MISUSED = """

@@ -476,3 +476,38 @@ def test_optimizer_models_update_sequences_in_place(clip: float | None) -> None:
     for p, g in zip(parameters, gradients, strict=True):
         np.testing.assert_allclose(g, clipped, rtol=1e-6)
         np.testing.assert_allclose(p, 1 - 0.5 * clipped, rtol=1e-6)
+
+
+@pytest.mark.parametrize("argument", ["", "runtime=True"])
+def test_trainers_are_found_where_they_were(argument: str, tmp_path: Path) -> None:
+    told = script(
+        f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        backpass.compat.install({argument})
+        import torch
+        from onnxruntime.capi.ort_trainer import IODescription, ModelDescription, ORTTrainer
+        from onnxruntime.training import ORTTrainer as NewTrainer, ORTTrainerOptions, optim
+        x, y = torch.ones(2, 3), torch.zeros(2, 1)
+
+        def loss_fn(prediction, label):
+            return ((prediction - label) ** 2).mean()
+
+        module = torch.nn.Linear(3, 1)
+        expected = loss_fn(module(x), y).item()
+        inputs = [IODescription("x", [2, 3], torch.float32), IODescription("y", [2, 1], torch.float32)]
+        outputs = [IODescription("loss", [], torch.float32), IODescription("out", [2, 1], torch.float32)]
+        old = ORTTrainer(module, loss_fn, ModelDescription(inputs, outputs), "SGDOptimizer", None,
+                         IODescription("lr", [1], torch.float32), "cpu")
+        loss, _ = old.train_step(x, y, torch.tensor([0.1]))
+        assert abs(loss.item() - expected) < 1e-5
+        described = {{"inputs": [("x", [2, 3]), ("y", [2, 1])], "outputs": [("loss", [], True), ("out", [2, 1])]}}
+        options = ORTTrainerOptions({{"device": {{"id": "cpu"}}}})
+        new = NewTrainer(module, described, optim.SGDConfig(lr=0.1), loss_fn, options)
+        again, _ = new.train_step(x, y)
+        assert again.item() < loss.item()
+        print(type(old).__module__.split(".")[1], type(new).__module__.split(".")[1])
+        """,
+        tmp_path,
+    )
+    assert told.splitlines()[-1] == "trainer training"

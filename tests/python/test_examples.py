@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from backpass import _core, artifacts
 from backpass.api import CheckpointState, Module, Optimizer
@@ -220,6 +221,37 @@ def test_python_c_and_cpp_train_alike_bit_for_bit(programs: Path, tmp_path: Path
     error = run_bare(programs / "c" / "train", tmp_path, "x", "1", "1", "1")
     assert error.returncode == 1
     assert "checkpoint" in error.stderr
+
+
+def loss_model() -> onnx.ModelProto:
+    rng = np.random.default_rng(1)
+    weight = numpy_helper.from_array(rng.standard_normal((FEATURES, CLASSES)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", 1, ["n", FEATURES]),
+        helper.make_tensor_value_info("labels", 7, ["n"]),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("loss", 1, [])], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_c_example_trains_a_model_and_goes_on_from_its_checkpoint(programs: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    x, labels = rng.standard_normal((BATCH, FEATURES)).astype(np.float32), rng.integers(0, CLASSES, BATCH)
+    (tmp_path / "data").write_bytes((x.tobytes() + labels.tobytes()) * STEPS)
+    onnx.save(loss_model(), tmp_path / "model.onnx")
+
+    def trained(steps: int, checkpoint: str) -> list[str]:
+        sizes = (str(steps), str(BATCH), str(FEATURES))
+        given = (tmp_path / "model.onnx", "loss", tmp_path / "data", *sizes, tmp_path / checkpoint)
+        return run_bare(programs / "c" / "train_model", *given).stdout.split()
+
+    whole = trained(STEPS, "whole")
+    assert float(whole[-1]) < float(whole[0])
+    assert trained(STEPS // 2, "halves") + trained(STEPS // 2, "halves") == whole
 
 
 @pytest.mark.slow

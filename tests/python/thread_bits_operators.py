@@ -239,6 +239,19 @@ def optimizer(rng: Rng) -> Subject:
     return Subject([node], feeds, ("m1", "m2", "y"), differentiable=False)
 
 
+def lamb(rng: Rng) -> Subject:
+    feeds = {"rate": np.array(0.01, np.float32), "step": np.array(3)}
+    for i in range(int(rng.integers(1, 4))):
+        n = 3 * size(rng, 20_000)
+        w, g, m, v = (values(rng, n) for _ in range(4))
+        feeds |= {f"w{i}": w, f"g{i}": g, f"m{i}": m, f"v{i}": np.abs(v), f"h{i}": w.astype("float16")}
+    count = (len(feeds) - 2) // 5
+    outputs = ["t", *(f"{part}{i}" for i in range(count) for part in ("y", "change", "m1_", "m2_", "half"))]
+    node = helper.make_node("LambOptimizer", ["", "", "", *feeds], outputs, name="node", domain=MS)
+    judged = tuple(name for name in outputs[1:] if not name.startswith("half"))  # whose rounding falls either way
+    return Subject([node], feeds, judged, differentiable=False)
+
+
 def norm(rng: Rng) -> Subject:
     feeds = {f"g{i}": values(rng, size(rng, 90), size(rng, 900)) for i in range(int(rng.integers(1, 6)))}
     node = helper.make_node("ReduceAllL2", list(feeds), ["y"], name="node", domain=MS)
@@ -257,7 +270,7 @@ def clipped(rng: Rng) -> Subject:
 
 FAMILIES: list[Callable[[Rng], Subject]] = [
     matmul, gemm, einsum, pool, batch_normalization, normalization, reduction, softmax, attention, loss, gather,
-    scatter, resize, grid_sample, recurrent, pointwise, cumulative, deformed, optimizer, norm, clipped,
+    scatter, resize, grid_sample, recurrent, pointwise, cumulative, deformed, optimizer, lamb, norm, clipped,
 ]  # fmt: skip
 
 

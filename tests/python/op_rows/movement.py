@@ -162,6 +162,11 @@ def pad(x: Any, indices: Any, dims: Any) -> Any:
     return out.reshape(*dims, *x.shape[1:])
 
 
+def views(x: np.ndarray, *shapes: np.ndarray) -> list[np.ndarray]:
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(x.ravel(), ends[:-1]), shapes, strict=True)]
+
+
 ROWS = [
     Row("Shape", SHAPES, attrs=[{}, {"start": 1}, {"start": -2, "end": -1}, {"start": 9, "end": -9}], dtypes=MOVED),
     Row("Shape", SHAPES, opset=(13, 7), name="Shape-whole"),
@@ -360,6 +365,15 @@ ROWS = [
         dtypes=FLOATS,
         domain="com.microsoft",
         oracle=pad,
+        grad=[0],
+    ),
+    Row(
+        "View",
+        [case((3, 4), const([2, 3]), const([6])), case((8,), const([1, 7, 1]), const([], "int64"))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=2,
+        oracle=views,
         grad=[0],
     ),
 ]

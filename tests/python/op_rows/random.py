@@ -8,6 +8,7 @@ import numpy as np
 from op_case import FLOATS, Row, case, const, data
 
 MASK = np.array([[1, 0, 0, 0, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 1]], bool)
+LONG_MASK = np.random.default_rng(3).random((7, 11)) < 0.5
 DROPOUT = [
     (2, 3, 5),
     (0,),
@@ -24,6 +25,23 @@ def identity_and_mask(x: np.ndarray, *_: Any) -> list[np.ndarray]:
 
 def dropout_grad(dy: Any, mask: Any, ratio: Any = 0.5, training: Any = True) -> Any:
     return np.where(mask, dy / (1 - np.asarray(ratio)), 0).astype(dy.dtype) if training else dy
+
+
+def packed(mask: np.ndarray) -> np.ndarray:
+    bits = np.zeros((-(-mask.size // 32), 32), np.uint32)
+    bits.reshape(-1)[: mask.size] = mask.ravel()
+    return (bits << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+
+
+def softmax_dropout(x: Any, bias: Any, _: Any, **attrs: Any) -> list[Any]:
+    powers = np.exp(x + bias)
+    y = (powers / powers.sum(-1, keepdims=True)).astype(x.dtype)
+    return [y, np.ones(x.shape, bool), y]
+
+
+def softmax_dropout_grad(dy: Any, mask: Any, y: Any, ratio: Any, **attrs: Any) -> Any:
+    flow = dropout_grad(dy, mask, ratio)
+    return (y * (flow - (flow * y).sum(-1, keepdims=True))).astype(dy.dtype)
 
 
 ROWS = [
@@ -83,4 +101,51 @@ ROWS = [
         oracle=dropout_grad,
     ),
     Row("BiasDropout", [case((2, 3, 4), (4,), (2, 3, 4))], domain="com.microsoft", oracle=lambda x, b, r: x + b + r),
+    Row(
+        "BitmaskDropout",
+        [(5, 13), (32,), (0,), case((4, 3), const(0.0, "row"), const(True))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=2,
+        oracle=lambda x, *_: [x, packed(np.ones(x.size, bool))],
+        grad=[0],
+    ),
+    Row(
+        "BitmaskBiasDropout",
+        [case((2, 3, 4), (4,), (2, 3, 4))],
+        domain="com.microsoft",
+        outputs=2,
+        oracle=lambda x, b, r: [x + b + r, packed(np.ones(x.size, bool))],
+    ),
+    Row(
+        "BitmaskDropoutGrad",
+        [case((3, 5), packed(MASK)), case((7, 11), packed(LONG_MASK), const(0.3, "row"), const(True))],
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=lambda dy, mask, ratio=0.5, _=True: dropout_grad(dy, {15: MASK, 77: LONG_MASK}[dy.size], ratio),
+    ),
+    Row("PackBits", [MASK, LONG_MASK, np.zeros((0, 3), bool)], dtypes=("bool",), domain="backpass", oracle=packed),
+    Row(
+        "UnpackBits",
+        [case(packed(MASK), (3, 5)), case(packed(LONG_MASK), (7, 11))],
+        domain="backpass",
+        oracle=lambda _, like: {15: MASK, 77: LONG_MASK}[like.size],
+    ),
+    Row(
+        "BiasSoftmaxDropout",
+        [case((2, 3, 4, 5), (2, 1, 1, 5), const(0.0, "row"))],
+        attrs={"axis": 3, "is_inner_broadcast": 1},
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        outputs=3,
+        oracle=softmax_dropout,
+    ),
+    Row(
+        "SoftmaxDropoutGrad",
+        [case((3, 5), MASK, data(3, 5, low=0.1, high=0.9), const(0.3, "row"))],
+        attrs={"axis": 1},
+        dtypes=FLOATS,
+        domain="com.microsoft",
+        oracle=softmax_dropout_grad,
+    ),
 ]

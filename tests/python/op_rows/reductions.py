@@ -163,4 +163,11 @@ ROWS = [
             not any(((not isnan_only) & np.isinf(v) | (not isinf_only) & np.isnan(v)).any() for v in x)
         ),
     ),
+    Row(
+        "All",
+        [np.array([[True, False], [True, True]]), np.ones((3, 7), bool), np.zeros((0, 2), bool)],
+        dtypes=("bool",),
+        domain="com.microsoft",
+        oracle=lambda x: np.all(x),
+    ),
 ]

@@ -4,12 +4,9 @@ labelled batches against eager torch, and against the same ORTModule without rew
 from __future__ import annotations
 
 import copy
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import padded_models
@@ -22,23 +19,14 @@ from padded_models import FAMILIES
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+pytestmark = pytest.mark.usefixtures("one_capture")
+
 CLOSE = 1e-5  # of the largest
 EVERYDAY = {
     ("bert_masked", "sdpa", "loss"), ("bert_classify", "sdpa", "loss"), ("gpt2", "eager", "loss"),
     ("tagger", "sdpa", "loss and logits"),
 }  # fmt: skip
 AS_EXPORTED: dict[str, Any] = {"enable_compute_optimizer": False}
-
-
-@pytest.fixture(autouse=True)
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Frameworks talk a lot; runs with and without rewriting come from one capture."""
-    monkeypatch.setenv("ORTMODULE_CACHE_DIR", str(tmp_path))
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
 
 
 def marked(every: Sequence[tuple[Any, ...]], everyday: set[Any]) -> list[Any]:

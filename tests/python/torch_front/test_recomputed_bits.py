@@ -4,11 +4,7 @@ twice, on the networks of the training curves and twelve model families, with dr
 from __future__ import annotations
 
 import copy
-import logging
 import re
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +15,8 @@ from backpass import InvalidInput
 from ortmodule_check import wrap
 from torch import nn
 from training_networks import CLASSES, TRAINEES
+
+pytestmark = pytest.mark.usefixtures("one_capture")
 
 STEPS = 2
 RATE = 0.1
@@ -33,17 +31,6 @@ Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 def marked(names: list[str]) -> list[Any]:
     return [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.fixture(autouse=True)
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Frameworks talk a lot; all plans of a network come from one capture."""
-    monkeypatch.setenv("ORTMODULE_CACHE_DIR", str(tmp_path))
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
 
 
 class Classified(nn.Module):
