@@ -32,7 +32,7 @@ elif [ "$$(dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>/dev/null | grep -cx
 fi
 endef
 
-.PHONY: help setup build stubs demo test test-slow bench wheel lint format docs asan tsan fuzz clean
+.PHONY: help setup build stubs demo getting-started test test-slow bench wheel lint format docs asan tsan fuzz clean
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 18
 
@@ -90,7 +90,16 @@ demo: $(VENV)/.demo ## train a network on Fashion-MNIST, kill it, resume, export
 	@cmake --install $(BUILD) --component python --prefix $(PLATLIB)/backpass >/dev/null
 	$(PY) examples/fashion.py --folder build/fashion
 
+# An encyclopaedia of computing to learn from; without it, the sample takes Python's own documentation.
+build/getting_started/usr:
+	@mkdir -p $(@D)
+	@cd $(@D) && apt-get download -q dict-foldoc >/dev/null && dpkg -x dict-foldoc_*.deb . || echo "no dict-foldoc"
+
+getting-started: build build/getting_started/usr ## train PyTorch's tutorial model with torch and with ORTTrainer, draw both
+	$(PY) examples/getting_started/compare.py --steps 600
+
 test: build ## C++ and Python tests, everyday suite
+	@$(call apt_install,openmpi-bin)
 	@$(call ctest,$(BUILD))
 	$(PY) -m pytest -q -n $(JOBS)
 
