@@ -7,21 +7,29 @@
 #include "kernels/gemm_simd.hpp"
 #include "kernels/pack_cache.hpp"
 #include "kernels/thread_buffer.hpp"
-#include "kernels/transpose_tile.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
 
-// A stretch of k for which a panel of B stays in the first-level cache, and rows of A that stay in the second.
-constexpr std::int64_t kDepth = 320;
+// The longest stretch of k for which a panel of B is close at hand, and rows of A that stay in the second-level cache.
+constexpr std::int64_t kDepth = 512;
 constexpr std::int64_t kBlockRows = 96;
 // Columns of C that make a copy of A's rows worth while.
 constexpr std::int64_t kWorthCopying = 64;
+// Columns of a piece whose rows stay in the second-level cache from one stretch of k to the next.
+constexpr std::int64_t kNearColumns = 768;
 // Elements of B packed at a time when it is not constant. No plan counts this memory: more would not be faster.
-constexpr std::int64_t kPackedElements = std::int64_t{1} << 20;
+constexpr std::int64_t kPackedElements = std::int64_t{1} << 19;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// k is cut into stretches of one length, for a short last one would read and write C for little work.
+std::int64_t stretch_of(std::int64_t k) {
+  constexpr std::int64_t kUnit = 8;
+  const std::int64_t stretches = std::max<std::int64_t>(1, (k + kDepth - 1) / kDepth);
+  return std::max(kUnit, round_up((k + stretches - 1) / stretches, kUnit));
+}
 
 /// How C is cut into pieces that are computed independently.
 struct Pieces {
@@ -41,6 +49,7 @@ Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t un
   std::int64_t wanted = std::max<std::int64_t>(1, enough_pieces / row_count);
   std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
   std::int64_t per_piece = std::min(panels, std::max(least, (panels + wanted - 1) / wanted));
+  if (k > kDepth) per_piece = std::min(per_piece, std::max<std::int64_t>(1, kNearColumns / panel));
   return {rows, per_piece * panel, row_count, (panels + per_piece - 1) / per_piece};
 }
 
@@ -61,7 +70,7 @@ bool rows_collide(std::int64_t lda) {
 template <class T>
 struct Panels {
   const T* data;
-  std::int64_t k, padded_n;
+  std::int64_t k, padded_n, stretch;
 
   const T* at(std::int64_t p, std::int64_t j, std::int64_t depth) const { return data + p * padded_n + j * depth; }
 };
@@ -73,33 +82,43 @@ struct Operand {
   bool transposed;
 };
 
+/// One piece of C over one stretch of k.
+template <class T>
+void multiply_stretch(const Operand<T>& a, std::int64_t i0, std::int64_t rows, std::int64_t p, std::int64_t depth,
+                      const T* panels, std::int64_t cols, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
+  const GemmKernels<T>& table = gemm_kernels<T>();
+  const std::int64_t panel_size = depth * table.panel;
+  if (a.transposed) {
+    T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
+    table.bundle(rows, depth, a.data + p * a.ld + i0, a.ld, copy);
+    table.multiply_bundles(rows, cols, depth, copy, panels, panel_size, c, ldc, end);
+    return;
+  }
+  const T* block = a.data + i0 * a.ld + p;
+  std::int64_t ld = a.ld;
+  if (rows_collide<T>(ld) && cols >= kWorthCopying) {
+    T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
+    copy_rows(block, ld, rows, depth, copy);
+    block = copy;
+    ld = depth;
+  }
+  table.multiply(rows, cols, depth, block, ld, panels, panel_size, c, ldc, end);
+}
+
 /// One piece of C over all of k.
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
-  const GemmKernels<T>& table = gemm_kernels<T>();
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
-    std::int64_t depth = std::min(kDepth, b.k - p);
+    std::int64_t depth = std::min(b.stretch, b.k - p);
     BlockEnd<T> end{alpha, p == 0 ? beta : T(1), nullptr, false};
     if (p + depth == b.k) {
       end.bias = epilogue.bias != nullptr ? epilogue.bias + j0 : nullptr;
       end.relu = epilogue.relu;
     }
-    const T* block = a.data + i0 * a.ld + p;
-    std::int64_t ld = a.ld;
-    if (a.transposed || (rows_collide<T>(a.ld) && cols >= kWorthCopying)) {
-      T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
-      if (a.transposed) {
-        kernels::transpose(a.data + p * a.ld + i0, a.ld, copy, depth, rows, depth);
-      } else {
-        copy_rows(block, ld, rows, depth, copy);
-      }
-      block = copy;
-      ld = depth;
-    }
-    table.multiply(rows, cols, depth, block, ld, b.at(p, j0, depth), depth * table.panel, to, ldc, end);
+    multiply_stretch(a, i0, rows, p, depth, b.at(p, j0, depth), cols, to, ldc, end);
     p += depth;
   } while (p < b.k);
   if (!epilogue.activate) return;
@@ -125,7 +144,8 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
 
 /// Stores op(B) as panels: for each stretch of k, all its panels one after the other.
 template <class T>
-void pack_all(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out) {
+void pack_all(bool transposed, std::int64_t k, std::int64_t n, std::int64_t stretch, const T* b, std::int64_t ldb,
+              T* out) {
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   std::int64_t panels = (n + kernels.panel - 1) / kernels.panel;
   std::int64_t padded_n = panels * kernels.panel;
@@ -135,8 +155,8 @@ void pack_all(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::
   parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t j0 = begin * kernels.panel;
     std::int64_t cols = std::min(n, end * kernels.panel) - j0;
-    for (std::int64_t p = 0; p < k; p += kDepth) {
-      std::int64_t depth = std::min(kDepth, k - p);
+    for (std::int64_t p = 0; p < k; p += stretch) {
+      std::int64_t depth = std::min(stretch, k - p);
       const T* from = transposed ? b + j0 * ldb + p : b + p * ldb + j0;
       kernels.pack(transposed, depth, cols, from, ldb, out + p * padded_n + j0 * depth, depth * kernels.panel);
     }
@@ -146,6 +166,22 @@ void pack_all(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::
 template <class T>
 std::int64_t padded_columns(std::int64_t n) {
   return round_up(n, gemm_kernels<T>().panel);
+}
+
+/// How much of B is packed at a time. Of a long k not all at once, or there would be columns for a few panels only, and
+/// A would be read for each few.
+struct PackedParts {
+  std::int64_t cols, depth, stretch;
+};
+
+template <class T>
+PackedParts packed_parts(std::int64_t n, std::int64_t k) {
+  const std::int64_t panel = gemm_kernels<T>().panel;
+  const std::int64_t stretch = stretch_of(k);
+  const std::int64_t most = std::max(panel, kPackedElements / stretch / panel * panel);
+  const std::int64_t parts = (n + most - 1) / most;
+  const std::int64_t cols = round_up((n + parts - 1) / parts, panel);
+  return {cols, std::max<std::int64_t>(1, kPackedElements / (cols * stretch)) * stretch, stretch};
 }
 
 /// Packing B pays only when enough rows use it; oneDNN reads B where it lies.
@@ -188,16 +224,21 @@ void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64
       return;
     }
   }
-  std::int64_t panel = gemm_kernels<T>().panel;
-  std::int64_t step = std::max(panel, kPackedElements / std::max<std::int64_t>(k, 1) / panel * panel);
-  for (std::int64_t j0 = 0; j0 < n; j0 += step) {
-    std::int64_t cols = std::min(step, n - j0);
-    std::int64_t padded = padded_columns<T>(cols);
-    T* packed = thread_buffer<T, kPackedB>(padded * k);
-    pack_all(trans_b, k, cols, trans_b ? b + j0 * ldb : b + j0, ldb, packed);
-    Epilogue<T> part = epilogue;
-    if (part.bias != nullptr) part.bias += j0;
-    multiply_packed<T>({a, lda, trans_a}, {packed, k, padded}, m, cols, alpha, beta, c + j0, ldc, part);
+  const PackedParts parts = packed_parts<T>(n, k);
+  for (std::int64_t j0 = 0; j0 < n; j0 += parts.cols) {
+    const std::int64_t cols = std::min(parts.cols, n - j0);
+    const std::int64_t padded = padded_columns<T>(cols);
+    std::int64_t p0 = 0;
+    do {
+      const std::int64_t depth = std::min(parts.depth, k - p0);
+      T* packed = thread_buffer<T, kPackedB>(padded * depth);
+      pack_all(trans_b, depth, cols, parts.stretch, trans_b ? b + j0 * ldb + p0 : b + p0 * ldb + j0, ldb, packed);
+      Epilogue<T> part = p0 + depth == k ? epilogue : Epilogue<T>{};
+      if (part.bias != nullptr) part.bias += j0;
+      multiply_packed<T>({trans_a ? a + p0 * lda : a + p0, lda, trans_a}, {packed, depth, padded, parts.stretch}, m,
+                         cols, alpha, p0 == 0 ? beta : T(1), c + j0, ldc, part);
+      p0 += depth;
+    } while (p0 < k);
   }
 }
 
@@ -207,14 +248,14 @@ PackedMatrix<T>::PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, c
   Tensor memory(sizeof(T) == 4 ? DType::float32 : DType::float64, {k * padded_columns<T>(n)});
   auto keep = std::make_shared<Tensor>(memory);
   panels_ = std::shared_ptr<T>(keep, keep->template as<T>());
-  pack_all(transposed, k, n, b, ldb, panels_.get());
+  pack_all(transposed, k, n, stretch_of(k), b, ldb, panels_.get());
 }
 
 template <class T>
 void PackedMatrix<T>::multiply(bool trans_a, std::int64_t m, T alpha, const T* a, std::int64_t lda, T beta, T* c,
                                std::int64_t ldc, const Epilogue<T>& epilogue) const {
-  multiply_packed<T>({a, lda, trans_a}, {panels_.get(), k_, padded_columns<T>(n_)}, m, n_, alpha, beta, c, ldc,
-                     epilogue);
+  multiply_packed<T>({a, lda, trans_a}, {panels_.get(), k_, padded_columns<T>(n_), stretch_of(k_)}, m, n_, alpha, beta,
+                     c, ldc, epilogue);
 }
 
 template <class T>

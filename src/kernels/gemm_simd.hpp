@@ -31,6 +31,14 @@ struct GemmKernels {
   void (*multiply_transposed)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
                               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 
+  /// The same for A in bundles.
+  void (*multiply_bundles)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b,
+                           std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
+
+  /// Stores A, given as [k, m], in bundles: rows that are computed together, as [k, rows], bundle after bundle. Nothing
+  /// changes places within a row of what is given, so that this is faster than storing A row by row.
+  void (*bundle)(std::int64_t m, std::int64_t k, const T* a, std::int64_t lda, T* out);
+
   /// Stores k rows and n columns of B as panels; B is row-major [k, n], or [n, k] when `transposed`.
   void (*pack)(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* out,
                std::int64_t out_stride);

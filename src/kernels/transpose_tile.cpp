@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "support/simd.hpp"
+#include "kernels/simd_fixed.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/transpose_tile.cpp"
@@ -40,52 +40,106 @@ void transpose(Tile<T> t, std::int64_t height, std::int64_t width) {
 }
 #else
 
-// 128-bit vectors already outrun memory; wider ones would only add shuffles across their halves.
+/// Elements of a block of 128 bits, within which shuffles are cheap.
 template <class T>
-constexpr std::int64_t kLanes = 16 / sizeof(T);
+constexpr std::int64_t kBlock = 16 / sizeof(T);
+
+/// Vectors of one block, which outrun memory where elements are small: wider ones would only add shuffles.
+template <class T>
+using Narrow = hn::Full128<T>;
+template <class T>
+using Wide = hn::CappedTag<T, sizeof(T) < 4 ? kBlock<T> : 64 / sizeof(T)>;
 
 /// Elements of a cache line: squares of that edge read whole lines and write whole lines, so that it does not matter
 /// when rows a power of two apart push each other out of the cache.
 template <class T>
 constexpr std::int64_t kLine = 64 / sizeof(T);
 
-/// Interleaving row i with row i + n/2, log2(n) times over, transposes n rows of n elements.
-template <class T>
-HWY_INLINE void transpose_vectors(Tile<T> t) {
-  const hn::Full128<T> d;
-  constexpr std::int64_t n = kLanes<T>;
-  hn::Vec<hn::Full128<T> > rows[n];  // NOLINT: std::array would be spilled
-  hn::Vec<hn::Full128<T> > next[n];  // NOLINT
-  for (std::int64_t i = 0; i < n; ++i) rows[i] = hn::LoadU(d, t.from + i * t.from_step);
+/// Interleaving row i with row i + n/2, log2(n) times over, transposes n rows of n elements, in every block.
+template <class D, class V>
+HWY_INLINE void transpose_in_blocks(D d, V* HWY_RESTRICT rows) {
+  constexpr std::int64_t n = kBlock<hn::TFromD<D> >;
+  V next[n];  // NOLINT: std::array would be spilled
+#pragma GCC unroll 4
   for (std::int64_t stage = 1; stage < n; stage *= 2) {
+#pragma GCC unroll 8
     for (std::int64_t i = 0; i < n / 2; ++i) {
       next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + n / 2]);
       next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + n / 2]);
     }
+#pragma GCC unroll 16
     for (std::int64_t i = 0; i < n; ++i) rows[i] = next[i];
   }
-  for (std::int64_t i = 0; i < n; ++i) hn::StoreU(rows[i], d, t.to + i * t.to_step);
 }
 
-/// A square with the edge of a cache line, by way of a block that stays in the cache.
+/// Vectors of 1, 2 or 4 blocks, and as many of them: rows become columns, a block being an element.
+template <int Blocks, class D, class V>
+HWY_INLINE void transpose_blocks(D d, V* HWY_RESTRICT v) {
+  if constexpr (Blocks == 2) {
+    const V first = hn::ConcatLowerLower(d, v[1], v[0]);
+    v[1] = hn::ConcatUpperUpper(d, v[1], v[0]);
+    v[0] = first;
+  } else if constexpr (Blocks == 4) {
+    const V even0 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(v[1]), v[0]);
+    const V odd0 = hn::OddEvenBlocks(v[1], hn::SwapAdjacentBlocks(v[0]));
+    const V even1 = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(v[3]), v[2]);
+    const V odd1 = hn::OddEvenBlocks(v[3], hn::SwapAdjacentBlocks(v[2]));
+    v[0] = hn::ConcatLowerLower(d, even1, even0);
+    v[1] = hn::ConcatLowerLower(d, odd1, odd0);
+    v[2] = hn::ConcatUpperUpper(d, even1, even0);
+    v[3] = hn::ConcatUpperUpper(d, odd1, odd0);
+  }
+}
+
+/// A square with the edge of a vector. Unrolled, or the vectors would be kept in memory.
+template <class D, class T>
+HWY_INLINE void transpose_vectors(D d, Tile<T> t) {
+  constexpr std::int64_t n = kBlock<T>;
+  constexpr std::int64_t blocks = hn::MaxLanes(D()) / n;
+  hn::Vec<D> rows[blocks][n];  // NOLINT
+#pragma GCC unroll 4
+  for (std::int64_t g = 0; g < blocks; ++g) {
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < n; ++i) rows[g][i] = hn::LoadU(d, t.from + (g * n + i) * t.from_step);
+    transpose_in_blocks(d, rows[g]);
+  }
+#pragma GCC unroll 16
+  for (std::int64_t i = 0; i < n; ++i) {
+    hn::Vec<D> column[blocks];  // NOLINT
+#pragma GCC unroll 4
+    for (std::int64_t g = 0; g < blocks; ++g) column[g] = rows[g][i];
+    transpose_blocks<blocks>(d, column);
+#pragma GCC unroll 4
+    for (std::int64_t g = 0; g < blocks; ++g) hn::StoreU(column[g], d, t.to + (g * n + i) * t.to_step);
+  }
+}
+
+/// A square with the edge of a cache line; where that is longer than a vector, by way of a block that stays in the
+/// cache.
 template <class T>
 void transpose_lines(Tile<T> t) {
+  const Wide<T> d;
   constexpr std::int64_t edge = kLine<T>;
-  alignas(64) T block[edge * edge];  // NOLINT: overwritten before it is read
-  Tile<T> local{t.from, t.from_step, block, edge};
-  for (std::int64_t j = 0; j < edge; j += kLanes<T>) {
-    for (std::int64_t i = 0; i < edge; i += kLanes<T>) transpose_vectors(local.at(i, j));
+  constexpr std::int64_t lanes = hn::MaxLanes(Wide<T>());
+  if constexpr (edge == lanes) {
+    transpose_vectors(d, t);
+  } else {
+    alignas(64) T block[edge * edge];  // NOLINT: overwritten before it is read
+    Tile<T> local{t.from, t.from_step, block, edge};
+    for (std::int64_t j = 0; j < edge; j += lanes) {
+      for (std::int64_t i = 0; i < edge; i += lanes) transpose_vectors(d, local.at(i, j));
+    }
+    for (std::int64_t i = 0; i < edge; ++i) std::copy_n(block + i * edge, edge, t.to + i * t.to_step);
   }
-  for (std::int64_t i = 0; i < edge; ++i) std::copy_n(block + i * edge, edge, t.to + i * t.to_step);
 }
 
-/// What is left at the edges: squares of vectors, then single elements.
+/// What is left at the edges: squares of blocks, then single elements.
 template <class T>
 void transpose_edge(Tile<T> t, std::int64_t height, std::int64_t width) {
-  std::int64_t tall = height / kLanes<T> * kLanes<T>;
-  std::int64_t wide = width / kLanes<T> * kLanes<T>;
-  for (std::int64_t j = 0; j < wide; j += kLanes<T>) {
-    for (std::int64_t i = 0; i < tall; i += kLanes<T>) transpose_vectors(t.at(i, j));
+  std::int64_t tall = height / kBlock<T> * kBlock<T>;
+  std::int64_t wide = width / kBlock<T> * kBlock<T>;
+  for (std::int64_t j = 0; j < wide; j += kBlock<T>) {
+    for (std::int64_t i = 0; i < tall; i += kBlock<T>) transpose_vectors(Narrow<T>(), t.at(i, j));
   }
   transpose_scalars(t.at(0, wide), tall, width - wide);
   transpose_scalars(t.at(tall, 0), height - tall, width);
