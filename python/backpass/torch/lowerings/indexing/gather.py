@@ -35,7 +35,8 @@ def embedding(
 
 def slices_at(b: GraphBuilder, x: Value, index: Value, axis: int) -> Value:
     """A negative index is an error, as torch has it; to ONNX, which others may run, it counts from the end."""
-    return b.op("Gather", x, index, axis=axis, **({INDICES_FROM_FRONT: 1} if b.stop_gradient_kept else {}))
+    marks = {INDICES_FROM_FRONT: 1} if b.stop_gradient_kept else {}
+    return b.op("Gather", x, index, outputs=None, axis=axis, **marks)
 
 
 def rows_of(b: GraphBuilder, weight: Value, index: Value, padding_idx: Dim) -> Value:
