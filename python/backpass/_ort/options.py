@@ -110,11 +110,8 @@ class SessionOptions:
     def to_engine(self) -> _core.SessionOptions:
         if self.optimized_model_filepath and not _said:
             _said.append("optimized_model_filepath")
-            warnings.warn(
-                "SessionOptions.optimized_model_filepath has no effect; execution_model() of a backpass.InferenceSession "
-                "is the model that runs",
-                stacklevel=4,
-            )
+            text = "SessionOptions.optimized_model_filepath has no effect; execution_model() of a session is what runs"
+            warnings.warn(text, stacklevel=4)
         options = _core.SessionOptions()
         options.num_threads = self.intra_op_num_threads
         options.optimize = self.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL
