@@ -42,7 +42,8 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 def texts(chosen: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
     """Pieces of text to train with and to test with, one a row."""
-    found = corpus.load(chosen.vocabulary, chosen.text, Path("build/getting_started"))
+    needed = (chosen.steps + 10) * chosen.batch * (LENGTH + 1)
+    found = corpus.load(chosen.vocabulary, chosen.text, Path("build/getting_started"), needed)
     print(found.describe())
     train, valid = (corpus.batchify(part, len(part) // (LENGTH + 1)).t() for part in (found.train, found.valid))
     return train, valid[: 5 * chosen.batch]

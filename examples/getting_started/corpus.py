@@ -63,9 +63,10 @@ class Corpus:
         )
 
 
-def load(vocabulary: int, text: Path | None = None, folder: Path = Path()) -> Corpus:
-    """The given text, or the dictionary below `folder` or where Debian installs it, or what Python's library has."""
-    source, articles = _articles(text, folder)
+def load(vocabulary: int, text: Path | None = None, folder: Path = Path(), words: int = MOST_WORDS) -> Corpus:
+    """The given text, or the dictionary below `folder` or where Debian installs it, or what Python's library has: no
+    more of that than `words`, since to look for them takes seconds."""
+    source, articles = _articles(text, folder, words)
     paragraphs = [[[*tokenize(p), END] for p in re.split(r"\n\s*\n", article) if tokenize(p)] for article in articles]
     known = Vocabulary(Counter(w for article in paragraphs for p in article for w in p if w != END), vocabulary)
     parts: tuple[list[int], list[int]] = ([], [])
@@ -74,14 +75,14 @@ def load(vocabulary: int, text: Path | None = None, folder: Path = Path()) -> Co
     return Corpus(source, known, *(torch.tensor(part) for part in parts))
 
 
-def _articles(text: Path | None, folder: Path) -> tuple[str, list[str]]:
+def _articles(text: Path | None, folder: Path, words: int) -> tuple[str, list[str]]:
     if text is not None:
         return text.name, _split(_read(text))
     for place in (folder / FOLDOC, "/" / FOLDOC):
         if place.exists():
             return "FOLDOC", _split(_read(place))
     print("no dict-foldoc (see README.md): taking what Python's library and torch say about themselves", flush=True)
-    return "documentation of Python's library and torch", list(_docstrings())
+    return "documentation of Python's library and torch", list(_docstrings(words))
 
 
 def _read(path: Path) -> str:
@@ -93,7 +94,7 @@ def _split(text: str) -> list[str]:
     return re.split(r"\n\n(?=\S)", text)
 
 
-def _docstrings() -> Iterator[str]:
+def _docstrings(most: int) -> Iterator[str]:
     words = 0
     for place in (Path(sysconfig.get_path("stdlib")), Path(torch.__file__).parent):
         for path in sorted(p for p in place.rglob("*.py") if "-packages" not in str(p.relative_to(place))):
@@ -101,7 +102,7 @@ def _docstrings() -> Iterator[str]:
             words += len(found.split())
             if found:
                 yield found
-            if words > MOST_WORDS:
+            if words > most:
                 return
 
 

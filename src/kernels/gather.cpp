@@ -14,7 +14,7 @@ void gather_rows(const std::string& label, const GatherShape& s, const T* data, 
     std::int64_t o = begin / s.count;
     std::int64_t j = begin % s.count;
     for (std::int64_t row = begin; row < end; ++row) {
-      std::int64_t index = checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
+      std::int64_t index = checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent, s.from_front);
       const T* from = data + (o * s.extent + index) * s.inner;
       if (s.inner == 1) {
         out[row] = *from;
@@ -129,8 +129,9 @@ void put_rows(const std::string& label, const GatherShape& s, const T* rows, con
 
 }  // namespace
 
-void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent) {
-  fail(label, " index at position ", position, ": got ", index, ", expected one in [", -extent, ", ", extent, ")");
+void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent,
+               std::int64_t lowest) {
+  fail(label, " index at position ", position, ": got ", index, ", expected one in [", lowest, ", ", extent, ")");
 }
 
 void gather(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* data,

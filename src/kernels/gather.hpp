@@ -10,14 +10,17 @@
 
 namespace backpass::kernels {
 
-[[noreturn]] void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent);
+/// `lowest`: the least index that would have been right.
+[[noreturn]] void bad_index(const std::string& label, std::int64_t index, std::int64_t position, std::int64_t extent,
+                            std::int64_t lowest);
 
-/// An index in [-extent, extent) counted from the front; anything else is an error that names the position.
+/// An index in [-extent, extent), or [0, extent) where indices count from the front alone, counted from the front;
+/// anything else is an error that names the position.
 inline std::int64_t checked_index(const std::string& label, std::int64_t index, std::int64_t position,
-                                  std::int64_t extent) {
-  std::int64_t i = index < 0 ? index + extent : index;
+                                  std::int64_t extent, bool from_front = false) {
+  std::int64_t i = index < 0 && !from_front ? index + extent : index;
   if (i < 0 || i >= extent) [[unlikely]] {
-    bad_index(label, index, position, extent);
+    bad_index(label, index, position, extent, from_front ? 0 : -extent);
   }
   return i;
 }
@@ -28,6 +31,7 @@ struct GatherShape {
   std::int64_t extent = 1;
   std::int64_t inner = 1;
   std::int64_t count = 0;
+  bool from_front = false;  ///< no index is negative
 };
 
 /// out[o, j, :] = data[o, indices[j], :]

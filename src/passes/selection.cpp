@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/dim_terms.hpp"
+#include "ops/indexing/gather.hpp"
 #include "passes/axis_map.hpp"
 
 namespace backpass {
@@ -62,6 +63,7 @@ std::optional<Selection> of_gather(const Node& node) {
   s.axis = from_front(node.attr_int("axis", 0), data.size());
   s.keeps_axis = places.size() == 1;
   s.places = node.input(1);
+  s.from_front = node.attr_int(kIndicesFromFront, 0) != 0;
   s.whole = data[s.axis];
   s.count = s.keeps_axis ? places[0] : Dim(1);
   // Who selects one place has one to select from, else running fails.
@@ -164,7 +166,9 @@ Value* Selection::of(Builder& b, Value* x, std::size_t along) const {
   if (Value* there = found(x, along)) return there;
   const auto axis_number = static_cast<std::int64_t>(along);
   if (places != nullptr) {
-    return b.op("Gather", {x, keeps_axis ? places : as_list(b, places)}, {{"axis", axis_number}});
+    AttributeList attributes{{"axis", axis_number}};
+    if (from_front) attributes.emplace_back(kIndicesFromFront, std::int64_t{1});
+    return b.op("Gather", {x, keeps_axis ? places : as_list(b, places)}, attributes);
   }
   std::vector<Value*> reads{x, start, end, b.ints({axis_number})};
   if (step != nullptr) reads.push_back(step);

@@ -13,6 +13,7 @@ struct Selection {
   std::size_t axis = 0;
   bool keeps_axis = true;   ///< false: one place, and the axis is gone
   Value* places = nullptr;  ///< a list of them, or one number; null for a Slice
+  bool from_front = false;  ///< a negative place is an error, as kIndicesFromFront says
   Value* start = nullptr;   ///< of a Slice, lists of one number
   Value* end = nullptr;
   Value* step = nullptr;  ///< null: 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -9,6 +10,12 @@ import judges
 import pytest
 
 os.environ.setdefault("BACKPASS_VERIFY_PASSES", "1")  # whatever a test runs, each pass must leave a sound graph
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: to look through it takes each collection of garbage most of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -478,7 +478,7 @@ def test_optimizer_models_update_sequences_in_place(clip: float | None) -> None:
         np.testing.assert_allclose(p, 1 - 0.5 * clipped, rtol=1e-6)
 
 
-@pytest.mark.parametrize("argument", ["", "runtime=True"])
+@pytest.mark.parametrize("argument", ["", pytest.param("runtime=True", marks=pytest.mark.slow)])
 def test_trainers_are_found_where_they_were(argument: str, tmp_path: Path) -> None:
     told = script(
         f"""

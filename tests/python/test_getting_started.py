@@ -105,6 +105,7 @@ def test_too_short_a_text_is_refused(tmp_path: Path) -> None:
     assert "text is too short: a batch takes 20 columns of 35 words and one" in done.stderr
 
 
+@pytest.mark.slow  # the loop and the text are those of compare.py, which a test below runs every day
 def test_torch_learns(text: Path) -> None:
     said = run("train.py", text.parent, "--steps=24", "--vocabulary=60", "--lr=1", "--evaluate-every=12")
     assert re.search(r"text: [\d,]+ words to train with", said)
@@ -134,3 +135,14 @@ def test_both_compute_the_same_losses_without_dropout(text: Path) -> None:
     np.testing.assert_allclose(np.array(ours["valid"])[:, 2], np.array(torchs["valid"])[:, 2], rtol=1e-4)
     assert "largest difference between losses of the same step" in said
     assert (text.parent / "perplexity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_more_is_read_of_libraries_than_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import corpus
+
+    parsed = []
+    monkeypatch.setattr(corpus, "FOLDOC", Path("nowhere"))
+    monkeypatch.setattr(corpus, "_documented", lambda path: parsed.append(path) or ["ten words " * 5])
+    found = corpus.load(10, folder=tmp_path, words=95)
+    assert len(parsed) == 10
+    assert len(found.train) + len(found.valid) > 95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -10,6 +11,8 @@ from typing import Any
 
 from backpass import _core
 from backpass.session import note_providers
+
+_said: list[str] = []  #: options that have no effect, once they were warned of
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -105,6 +108,10 @@ class SessionOptions:
         return bool(self.dimensions or self.denotations or self.initializers)
 
     def to_engine(self) -> _core.SessionOptions:
+        if self.optimized_model_filepath and not _said:
+            _said.append("optimized_model_filepath")
+            text = "SessionOptions.optimized_model_filepath has no effect; execution_model() of a session is what runs"
+            warnings.warn(text, stacklevel=4)
         options = _core.SessionOptions()
         options.num_threads = self.intra_op_num_threads
         options.optimize = self.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -14,6 +14,10 @@ from backpass.trainer.flat_state import COUNT, STEP, counters_of, with_counters
 
 PREFIX = "ORT_checkpoint"
 ENDING = ".ort.pt"
+UNREADABLE = (
+    "is no checkpoint that can be read: it is damaged, cut short, or of another program ({}); "
+    "load an older checkpoint, or copy the file again"
+)
 VIEW = "_view_"
 MOMENT = re.compile("^Moment_[12]_")
 
@@ -65,14 +69,31 @@ def load_checkpoint(
 
     Files are read with torch.load(weights_only=True): they cannot run code.
     """
-    torch = _torch()
     paths = checkpoint_files(checkpoint_dir, checkpoint_prefix)
     if len(paths) > 1:
         warnings.warn(f"{len(paths)} files of {checkpoint_prefix!r} are joined", stacklevel=2)
-    contents = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+    contents = [read_checkpoint(path) for path in paths]
     states = [content.pop("model") for content in contents]
     model.load_state_dict(states[0] if len(states) == 1 else join_shards(states), strict=strict)
     return dict(contents[0])
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file of `save_checkpoint` holds. ValueError, with the file, for one that is damaged or something else."""
+    torch = _torch()
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except Exception as error:  # of zipfile, pickle and torch: there is no common class
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"'{os.fspath(path)}' {UNREADABLE.format(reason)}") from error
+    if not isinstance(content, Mapping) or not isinstance(content.get("model"), Mapping):
+        found = sorted(content) if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(
+            f"'{os.fspath(path)}': got {found}, expected 'model' with a state; save_checkpoint writes such"
+        )
+    return dict(content)
 
 
 def checkpoint_files(checkpoint_dir: str | os.PathLike[str], prefix: str) -> list[Path]:

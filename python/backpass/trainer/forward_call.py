@@ -39,6 +39,28 @@ class ForwardCall:
             self._given = [name for name in self.inputs if name in self._names]
         elif self.label is not None:
             self._given = self.inputs[:-1]
+        if self.binding == "g2":
+            self._check_names(parameters)
+
+    def _check_names(self, parameters: Sequence[inspect.Parameter]) -> None:
+        """InvalidInput for a described input that forward has no parameter for, or has at another place."""
+        forward = f"{type(self.module).__name__}.forward"
+        if self._by_name and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            for name in self.inputs:
+                if name not in self._names and name != self.label:
+                    raise InvalidInput(
+                        f"described input '{name}': {forward} has no such parameter, it has {self._names}"
+                    )
+        if self._by_name or any(p.kind in _FREE for p in parameters) or not parameters:
+            return
+        for place, name in enumerate(self._given):
+            if place >= len(self._names):
+                raise InvalidInput(f"described input '{name}': {forward} takes {len(self._names)}: {self._names}")
+            if name in self._names and self._names[place] != name:
+                needed = [p.name for p in parameters if p.default is p.empty and p.name not in self._given]
+                raise InvalidInput(
+                    f"described input '{name}': got no description of {needed}, expected all that {forward} needs"
+                )
 
     def _binds_by_name(self, parameters: Sequence[inspect.Parameter]) -> bool:
         second = _label_parameter(self.loss_fn)

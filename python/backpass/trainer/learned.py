@@ -84,6 +84,13 @@ class Learned:
         found = list(self._trainer.trained)  # known when there is a model: not all parameters need to have gradients
         return found or [name for name in state.parameter_names if state.requires_grad(name)]
 
+    @property
+    def unreached(self) -> list[str]:
+        """Weights that are not frozen, and that no gradient has been seen to reach; all before there is a model that
+        trains."""
+        state, reached = self._started_state(), set(self._trainer.trained)
+        return [name for name in state.parameter_names if state.requires_grad(name) and name not in reached]
+
     def weights(self) -> dict[str, Any]:
         """Parameters, trained and frozen, by name: views (torch tensors of a torch module, else numpy arrays)."""
         return self._source.weights(self._started_state())
@@ -114,20 +121,32 @@ class Learned:
         unknown = [name for name in {**(weights or {}), **(moments or {})} if name not in own]
         if strict and unknown:
             raise RuntimeError(f"Checkpoint tensor: {unknown[0]} is not present in the model.")
+        for name in counters or {}:
+            if name not in ("steps", "updates", "loss_scale"):
+                raise InvalidInput(f"counters: got '{name}', expected steps, updates or loss_scale")
+        self.check(weights or {}, moments or {})
         self._source.copy_in({n: v for n, v in (weights or {}).items() if n in own}, state)
         self._copy_moments({weight: kept for weight, kept in (moments or {}).items() if weight in own})
         for name, value in (counters or {}).items():
-            if name not in ("steps", "updates", "loss_scale"):
-                raise InvalidInput(f"counters: got '{name}', expected steps, updates or loss_scale")
             setattr(self, name, value)
         return unknown
+
+    def check(self, weights: Mapping[str, Any], moments: Mapping[str, Mapping[str, Any]]) -> None:
+        """InvalidInput for values that `load` could not copy; names it does not know are passed over."""
+        own, mine = {**self.buffers(), **self.weights()}, self.moments()
+        for name, values in weights.items():
+            if name in own:
+                _check(f"'{name}'", own[name], values)
+        for weight, kept in moments.items():
+            for name, values in kept.items() if weight in own else ():
+                _check(f"{name} of '{weight}'", mine.get(weight, {}).get(name, own[weight]), values)
 
     def _copy_moments(self, moments: Mapping[str, Mapping[str, Any]]) -> None:
         mine = self.moments()
         for weight, kept in moments.items():
             for name, values in kept.items():
                 if name in mine.get(weight, {}):
-                    _copy(f"{name} of '{weight}'", mine[weight][name], values)
+                    np.copyto(mine[weight][name], np.asarray(values), casting="same_kind")
         if new := {weight: kept for weight, kept in moments.items() if weight not in mine}:  # there is no model yet
             group = next((g for g in self._state.optimizer_groups if g.name == _GROUP), None) or _core.OptimizerGroup()
             made = {weight: {name: _kept(values) for name, values in kept.items()} for weight, kept in new.items()}
@@ -146,8 +165,18 @@ def _kept(values: Any) -> _core.Tensor:
     return tensor
 
 
-def _copy(what: str, own: np.ndarray[Any, Any], values: Any) -> None:
-    given = np.asarray(values)
-    if given.shape != own.shape:
+def _check(what: str, own: Any, values: Any) -> None:
+    """Shapes have to be the same, and a number of its kind has to be what each value becomes."""
+    given = values if hasattr(values, "detach") else np.asarray(values)
+    if tuple(given.shape) != tuple(own.shape):
         raise InvalidInput(f"{what}: got {list(given.shape)}, expected {list(own.shape)}")
-    np.copyto(own, given, casting="same_kind")
+    if _kind(given) > _kind(own):
+        raise InvalidInput(f"{what}: got {given.dtype}, expected {own.dtype}, or what that can hold")
+
+
+def _kind(values: Any) -> int:
+    """Booleans, integers, floats, and whatever else."""
+    if hasattr(values, "detach"):
+        dtype = values.dtype
+        return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if str(dtype) == "torch.bool" else 1
+    return 2 if values.dtype.name == "bfloat16" else {"b": 0, "i": 1, "u": 1, "f": 2}.get(values.dtype.kind, 3)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx
 from onnx import helper
 
+from backpass.torch.builder import INDICES_FROM_FRONT
+
 
 def _graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:
     yield graph
@@ -114,6 +116,10 @@ def without_marks(model: onnx.ModelProto) -> onnx.ModelProto:
         for node in part.node:
             if node.op_type == "StopGradient":
                 node.op_type, node.domain = "Identity", ""
+            kept = [a for a in node.attribute if a.name != INDICES_FROM_FRONT]
+            if len(kept) < len(node.attribute):
+                del node.attribute[:]
+                node.attribute.extend(kept)
     _drop_unused_domains(model)
     return model
 

@@ -261,6 +261,10 @@ def _notes(device: Any, options: Options) -> list[str]:
         notes.append(f"device {str(device)!r}: training runs on the CPU")
     if options.use_mixed_precision:
         notes.append("use_mixed_precision: products are computed in bfloat16, not in float16; weights stay float32")
+    if options._opset_version != Options._opset_version:
+        notes.append("_opset_version has no effect: models are captured in the opset that the engine runs")
+    if options.optimized_model_filepath:
+        notes.append("optimized_model_filepath has no effect: explain() tells what runs, save_as_onnx writes the model")
     return notes
 
 

@@ -74,7 +74,8 @@ class Source(Protocol):
 
     def buffers(self, state: Any) -> dict[str, Any]: ...
 
-    def copy_in(self, values: Mapping[str, Any], state: Any) -> None: ...
+    def copy_in(self, values: Mapping[str, Any], state: Any) -> None:
+        """Of values that fit."""
 
     def onnx_model(self, state: Any, training: bool) -> onnx.ModelProto: ...
 

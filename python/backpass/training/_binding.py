@@ -23,9 +23,20 @@ def bound(
     values = by_name(args, {name: value for name, value in kwargs.items() if name in names}, names)
     missing = [name for name in names if name not in values]
     require(may_miss or not missing, f"inputs: got {[*values]}, {missing} missing, expected {names}")
+    for description in inputs:
+        check_rank(description, values.get(description.name))
     differing = mismatched_dimension(values, described(inputs))
     require(differing is None, f"Mismatch in dynamic shape {differing}")
     return values
+
+
+def check_rank(description: Any, value: Any) -> None:
+    """AssertionError for a value with more or fewer axes than described; a single number may have any."""
+    shape = getattr(value, "shape", None)
+    if shape is None or len(shape) == len(description.shape) or all(n == 1 for n in (*shape, *description.shape)):
+        return
+    text = f"input '{description.name}': got shape {list(shape)}, expected {len(description.shape)} axes"
+    raise AssertionError(f"{text}, as its description {description.shape}")
 
 
 def chosen(fetches: Sequence[str], outputs: Sequence[str]) -> list[str]:

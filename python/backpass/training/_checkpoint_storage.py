@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from backpass.trainer.checkpoint import UNREADABLE
 from backpass.training._needs_trainer import need
 from backpass.training._user_dict import from_serialized_hex, to_serialized_hex
 
@@ -45,13 +46,24 @@ def load(path: str | os.PathLike[str], key: str | None = None) -> Any:
         raise FileNotFoundError(f"there is no checkpoint file '{os.fspath(path)}'")
     if not h5py.is_hdf5(path):
         raise ValueError(f"'{os.fspath(path)}' is not a checkpoint file of ORTTrainer: it is not HDF5")
-    with h5py.File(path, "r") as file:
-        if not key:
-            return _read(file, h5py)
-        inside = "/".join(_escaped(part) for part in key.strip("/").split("/"))
-        if inside not in file:
-            raise ValueError(f"'{os.fspath(path)}' has no '{key}'")
-        return _read(file[inside], h5py)
+    try:
+        with h5py.File(path, "r") as file:
+            return _part(file, key, h5py)
+    except KeyError as missing:
+        text = f"'{os.fspath(path)}' has no '{key}', expected a checkpoint file of ORTTrainer"
+        raise ValueError(text) from missing
+    except (OSError, RuntimeError) as error:  # of the HDF5 library
+        raise ValueError(f"'{os.fspath(path)}' {UNREADABLE.format(error)}") from error
+
+
+def _part(file: Any, key: str | None, h5py: Any) -> Any:
+    """KeyError for one that is not there."""
+    if not key:
+        return _read(file, h5py)
+    inside = "/".join(_escaped(part) for part in key.strip("/").split("/"))
+    if inside not in file:
+        raise KeyError(key)
+    return _read(file[inside], h5py)
 
 
 def _storable(path: str, value: Any) -> Any:

@@ -17,6 +17,10 @@ def check_names(model: Any, description: Any) -> None:
         names = [value.name for value in found]
         for one in described:
             require(one.name in names, f"model_desc: the model has no {kind} '{one.name}', it has {names}")
+            declared = found[names.index(one.name)].type.tensor_type
+            rank = len(declared.shape.dim) if declared.HasField("shape") else len(one.shape)
+            fits = kind == "output" or rank == len(one.shape)
+            require(fits, f"model_desc: {kind} '{one.name}': got {one.shape}, expected {rank} axes as in the model")
 
 
 def add_types(model: Any, description: Any) -> None:

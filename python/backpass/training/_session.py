@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,14 @@ class TrainingSession(Session):
         """Weights of which this process gives a part of the moments only: none, they are gathered first."""
         return {}
 
-    def frozen(self, names: Collection[str]) -> dict[str, np.ndarray[Any, Any]]:
+    def frozen(self) -> dict[str, np.ndarray[Any, Any]]:
         """Those of weights and buffers that are not trained."""
-        own = {**self._engine.weights(), **self._engine.buffers()}
-        return {name: np.array(as_array(value)) for name, value in own.items() if name in names}
+        trained, own = set(self._engine.trained), {**self._engine.weights(), **self._engine.buffers()}
+        return {name: np.array(as_array(value)) for name, value in own.items() if name not in trained}
+
+    def check(self, weights: Mapping[str, Any], optimizer: Mapping[str, Any]) -> None:
+        """InvalidInput for what could not be loaded; nothing changes."""
+        self._engine.check(weights, engine_moments(optimizer)[0])
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         self._engine.load(weights={name: _fitting(value) for name, value in weights.items()})
@@ -39,7 +43,9 @@ class TrainingSession(Session):
     def load_optimizer(self, state: Mapping[str, Any]) -> None:
         """Moments, and the number of updates; gradients of an accumulation that is not finished are dropped."""
         moments, updates = engine_moments(state)
-        self._engine.load(moments=moments, counters={} if updates is None else {"updates": updates})
+        trained = set(self._engine.trained)
+        mine = {weight: kept for weight, kept in moments.items() if weight in trained}
+        self._engine.load(moments=mine, counters={} if updates is None else {"updates": updates})
         self._engine.drop_gradients()
 
     def load_state(self, state: Mapping[str, Any], strict: bool = False) -> None:

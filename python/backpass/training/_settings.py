@@ -14,6 +14,7 @@ from backpass.training.amp import DynamicLossScaler
 from backpass.training.orttrainer_options import ORTTrainerOptions
 
 _said: set[str] = set()
+_OPSET = 14  #: what the schema gives where nobody chose one
 
 
 def engine_settings(config: _OptimizerConfig, options: ORTTrainerOptions) -> Settings:
@@ -59,6 +60,8 @@ def say_once(options: ORTTrainerOptions) -> None:
             "mixed_precision: products are computed in bfloat16 here, not in float16; weights stay float32, and the "
             "loss scale stays as it is"
         )
+    if options._internal_use.onnx_opset_version != _OPSET:
+        notes.append("_internal_use.onnx_opset_version has no effect: models are captured in the opset the engine runs")
     new = [note for note in notes if note not in _said]
     _said.update(new)
     if new:

@@ -13,7 +13,7 @@ Update_Count and Step are the number of the next update: 1 before the first.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,11 +66,19 @@ def warn_of_missing(state: Mapping[str, Any]) -> None:
             warnings.warn(f"Missing key: {part} in state_dict", UserWarning, stacklevel=4)
 
 
-def check_keys(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """RuntimeError where weights or entries of the optimizer are missing, or are not the model's."""
+def check_keys(own: Mapping[str, Any], given: Mapping[str, Any], free: Collection[str] = ()) -> list[str]:
+    """RuntimeError where weights or entries of the optimizer are missing, or are not the model's.
+
+    ``free`` are weights that no gradient has been seen to reach: the optimizer may have an entry for them, or none.
+    Returns those of them that have none.
+    """
     for part in ("model", "optimizer"):
         if part in given and part in own:
-            _compare(f"state_dict[{part}]", own[part], given[part])
+            passed_over = free if part == "optimizer" else ()
+            kept = [{n: v for n, v in side[part].items() if n not in passed_over} for side in (own, given)]
+            _compare(f"state_dict[{part}]", *kept)
+    mine, theirs = own.get("optimizer", {}), given.get("optimizer")
+    return [] if theirs is None else [name for name in free if name in mine and name not in theirs]
 
 
 def _compare(path: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -24,9 +24,13 @@ def to_serialized_hex(user_dict: Any) -> str:
 def from_serialized_hex(serialized_hex: str | bytes, allow_pickle: bool = False) -> Any:
     """What `to_serialized_hex` was given. `allow_pickle`: also what the original wrote, from files that you trust."""
     text = serialized_hex.decode() if isinstance(serialized_hex, bytes) else str(serialized_hex)
-    data = bytes.fromhex(text)
-    if not data.startswith(b"\x80"):  # the first byte of every pickle since protocol 2
-        return _original(json.loads(data))
+    try:
+        data = bytes.fromhex(text)
+        if not data.startswith(b"\x80"):  # the first byte of every pickle since protocol 2
+            return _original(json.loads(data))
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"user_dict: got text that is damaged ({error}), expected what save_checkpoint wrote"
+        raise ValueError(f"{text}; read the rest by load_state_dict") from error
     if not allow_pickle:
         raise ValueError(
             "the user_dict of this checkpoint was written by pickle, which can run any code when it is read: "

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from backpass.optim._require import require
-from backpass.trainer.checkpoint import checkpoint_files, join_shards, load_checkpoint, save_checkpoint
+from backpass.trainer.checkpoint import (
+    checkpoint_files,
+    join_shards,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
 from backpass.trainer.flat_state import counters_of, with_counters
 from backpass.training import _checkpoint_storage
 from backpass.training._state import to_pytorch_format as _to_pytorch_format
+from backpass.training._state_check import check_arrays, check_counters
 from backpass.training._utils import state_dict_sharded_optimizer_keys
 
 if TYPE_CHECKING:
@@ -30,15 +37,18 @@ __all__ = [
 ]
 
 
+_NEEDED = ("world_rank", "world_size", "horizontal_parallel_size", "zero_stage", "mixed_precision")
+
+
 # ---- files of all ranks
 def aggregate_checkpoints(paths: Sequence[str], pytorch_format: bool = True) -> dict[str, Any]:
     """One state from the files of all ranks, given in any order: what ZeRO or Megatron had cut is put together.
 
     ``pytorch_format``: weights alone, flat, as torch tensors.
     """
-    ranks = {path: int(_checkpoint_storage.load(path, key="trainer_options")["world_rank"]) for path in paths}
+    ranks = {path: int(options_of(path)["world_rank"]) for path in paths}
     ordered = sorted(ranks, key=lambda path: ranks[path])
-    options = _checkpoint_storage.load(ordered[0], key="trainer_options")
+    options = options_of(ordered[0])
     size, across = int(options["world_size"]), int(options["horizontal_parallel_size"])
     if [ranks[path] for path in ordered] != list(range(size)):
         found = [ranks[path] for path in ordered]
@@ -48,6 +58,15 @@ def aggregate_checkpoints(paths: Sequence[str], pytorch_format: bool = True) -> 
     joined = [_joined_zero([_checkpoint_storage.load(path) for path in group], is_cut, mixed) for group in groups]
     whole = joined[0] if across == 1 else _joined_megatron(joined)
     return _to_pytorch_format(whole) if pytorch_format else whole
+
+
+def options_of(path: str) -> dict[str, Any]:
+    """What a file tells of the run it is from. ValueError for a file that is of something else."""
+    options = _checkpoint_storage.load(path, key="trainer_options")
+    missing = [name for name in _NEEDED if not isinstance(options, Mapping) or name not in options]
+    if missing:
+        raise ValueError(f"'{path}': got trainer_options without {missing}, expected a file of save_checkpoint")
+    return dict(options)
 
 
 def shard_of(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
@@ -222,6 +241,8 @@ class _Flat:
         return with_counters(tensors, trainer._info_state()) if include_optimizer_state else tensors
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = False) -> None:
+        check_arrays("state_dict", state)
+        check_counters(counters_of(state))
         if not self._trainer._training_session:
             self._trainer._load_state_dict = partial(self._load, state, strict=strict)
             return
@@ -251,7 +272,4 @@ class _CombineZeroCheckpoint:
         self._files = list(checkpoint_files)
 
     def aggregate_checkpoints(self) -> dict[str, Any]:
-        import torch
-
-        loaded = [torch.load(path, map_location="cpu", weights_only=True) for path in self._files]
-        return join_shards([content["model"] for content in loaded])
+        return join_shards([read_checkpoint(path)["model"] for path in self._files])

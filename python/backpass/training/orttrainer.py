@@ -27,6 +27,7 @@ from backpass.training._onnx_description import add_types, check_names
 from backpass.training._session import TrainingSession
 from backpass.training._settings import engine_settings, own_options, say_once
 from backpass.training._state import check_keys, check_optimizer, options_state, to_pytorch_format, warn_of_missing
+from backpass.training._state_check import check_form
 from backpass.training.model_desc_validation import _ORTTrainerModelDesc
 from backpass.training.orttrainer_options import ORTTrainerOptions
 from backpass.training.train_step_info import TrainStepInfo
@@ -63,6 +64,7 @@ class ORTTrainer:
         self._torch_model = model if from_torch else None
         self._training_session: Any = None
         self._load_state_dict: partial[None] | None = None
+        self._without_moments: list[str] = []
         self._had_step = False
         self._onnx_snapshot: Any = None
         say_once(self.options)
@@ -122,6 +124,8 @@ class ORTTrainer:
         if self._load_state_dict is not None:
             self._load_state_dict()
             self._load_state_dict = None
+        if training and self._without_moments:
+            self._check_moments(values, fetches)
         if not self._had_step and len(values) == len(self.model_desc.inputs):
             look_at(self, values)
             self._had_step = True
@@ -175,19 +179,35 @@ class ORTTrainer:
 
         ``strict``: RuntimeError where weights or entries of the optimizer are missing or are not the model's.
         """
+        check_form(state_dict)
+        check_optimizer(self.optim_config.name, state_dict)
         if not self._training_session:
             self._load_state_dict = partial(self._load_state_dict_now, state_dict, strict=strict)
             return
         self._load_state_dict_now(state_dict, strict=strict)
 
     def _load_state_dict_now(self, state_dict: Mapping[str, Any], strict: bool) -> None:
+        """All of it is checked before any of it is loaded."""
         warn_of_missing(state_dict)
+        weights, optimizer = state_dict.get("model", {}).get("full_precision", {}), state_dict.get("optimizer", {})
+        is_own = isinstance(self._training_session, TrainingSession)
+        missing: list[str] = []
         if strict:
-            check_keys(self.state_dict(), state_dict)
-        check_optimizer(self.optim_config.name, state_dict)
-        self._update_onnx_model_initializers(state_dict.get("model", {}).get("full_precision", {}))
-        self._init_session(state_dict.get("optimizer", {}))
+            missing = check_keys(self.state_dict(), state_dict, self._engine.unreached if is_own else ())
+        if is_own:
+            self._training_session.check(weights, optimizer)
+        self._update_onnx_model_initializers(weights)
+        self._init_session(optimizer)
         self._load_info(state_dict.get("train_step_info", {}))
+        self._without_moments = missing
+
+    def _check_moments(self, values: Mapping[str, Any], fetches: list[str]) -> None:
+        """RuntimeError where a state that was loaded has no moments of a weight that turns out to be trained: after
+        evaluations alone nobody knows which are."""
+        self._engine.prepare(values, True, fetches or None)
+        if missing := [name for name in self._without_moments if name in self._engine.trained]:
+            raise RuntimeError(f"Missing keys: {', '.join(missing)} in state_dict[optimizer]")
+        self._without_moments = []
 
     def _update_onnx_model_initializers(self, weights: Mapping[str, Any]) -> None:
         self._training_session.load_weights(weights)
@@ -211,11 +231,11 @@ class ORTTrainer:
             self._engine.random = int(counters["seed"]), int(counters["random_counter"])
 
     def _frozen_state(self) -> dict[str, Any]:
-        names = self.options.utils.frozen_weights
         if isinstance(self._training_session, TrainingSession):
-            return self._training_session.frozen(names)
+            return self._training_session.frozen()
         import onnx
 
+        names = self.options.utils.frozen_weights
         given = self._onnx_model.graph.initializer  # of a model that was put in place of the trainer's own
         return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in given if tensor.name in names}
 
@@ -252,7 +272,7 @@ class ORTTrainer:
 
         ``allow_pickle``: for files of the original, which pickles the user_dict; only from where you trust.
         """
-        saved = _checkpoint_storage.load(paths[0], key="trainer_options")
+        saved = checkpoint.options_of(paths[0])
         if saved["zero_stage"] > 0 or saved["horizontal_parallel_size"] > 1:
             state = checkpoint.aggregate_checkpoints(paths, pytorch_format=False)
         else:

@@ -1,13 +1,16 @@
 // Gather, ShrunkenGather and GatherGrad: slices along an axis picked by index.
-#include "kernels/gather.hpp"
+#include "ops/indexing/gather.hpp"
 
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
+#include "kernels/gather.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
 
 namespace backpass {
 namespace {
+
+bool counts_from_front(const Node& node) { return node.attr_int(kIndicesFromFront, 0) != 0; }
 
 /// Contents of the result when data and indices are known integer vectors.
 void keep_ints(InferContext& c) {
@@ -18,7 +21,8 @@ void keep_ints(InferContext& c) {
   std::vector<Dim> picked;
   for (std::size_t j = 0; j < indices->size(); ++j) {
     std::int64_t i =
-        kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j), std::ssize(*data));
+        kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j), std::ssize(*data),
+                               counts_from_front(c.node));
     picked.push_back((*data)[static_cast<std::size_t>(i)]);
   }
   movement::set_ints(c, 0, std::move(picked));
@@ -55,6 +59,7 @@ Kernel prepare_gather(PrepareContext& c) {
   DType index_type = c.in(1).dtype;
   const Dims& data = c.in(0).dims;
   auto shape = shape_of(data, c.axis(c.node.attr_int("axis", 0), data.size()), c.in(1).size());
+  shape.from_front = counts_from_front(c.node);
   return [=, label = c.node.label()](const KernelArgs& args) {
     kernels::gather(label, dtype, index_type, shape, args.inputs[0], args.inputs[1], args.outputs[0]);
   };

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -27,19 +25,11 @@ class Net(nn.Module):
         return nn.functional.cross_entropy(logits, labels)
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
-def worker(rank: int, port: int, folder: str) -> None:
+def worker(rank: int, folder: str) -> None:
     from ortmodule_check import wrap
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.manual_seed(0)
     net = Net()
     models = [DistributedDataParallel(wrap(copy.deepcopy(net))), DistributedDataParallel(copy.deepcopy(net))]
@@ -65,7 +55,7 @@ def worker(rank: int, port: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list, list]]:
     folder = tmp_path_factory.mktemp("ddp")
-    mp.spawn(worker, (free_port(), str(folder)), nprocs=2)
+    mp.spawn(worker, (str(folder),), nprocs=2)
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

@@ -293,3 +293,34 @@ except ModuleNotFoundError as error:
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'backpass[trainer]'" in found.stdout
+
+
+def test_options_without_effect_are_said_once(monkeypatch, recwarn):
+    from backpass.trainer import ort_trainer
+    from backpass.trainer.options import Options
+    from backpass.training import _settings
+
+    monkeypatch.setattr(_settings, "_said", set())
+    given = ORTTrainerOptions({"device": {"id": "cpu"}, "_internal_use": {"onnx_opset_version": 12}})
+    with pytest.warns(UserWarning, match=r"_internal_use.onnx_opset_version has no effect"):
+        _settings.say_once(given)
+    recwarn.clear()
+    _settings.say_once(given)
+    _settings.say_once(ORTTrainerOptions({"device": {"id": "cpu"}}))
+    assert not recwarn
+    first, second = ort_trainer._notes("cpu", Options(_opset_version=12, optimized_model_filepath="model.onnx"))
+    assert "_opset_version has no effect" in first
+    assert "optimized_model_filepath has no effect" in second
+    assert not ort_trainer._notes("cpu", Options())
+
+
+def test_the_file_of_an_optimized_model_is_not_written(monkeypatch, recwarn):
+    from backpass._ort import options as session
+
+    monkeypatch.setattr(session, "_said", [])
+    given = session.SessionOptions(optimized_model_filepath="model.onnx")
+    with pytest.warns(UserWarning, match=r"optimized_model_filepath has no effect"):
+        given.to_engine()
+    recwarn.clear()
+    given.to_engine()
+    assert not recwarn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,8 @@ from backpass.training import ORTTrainer, ORTTrainerOptions
 from trainer.generation2_models import LINEAR, cross_entropy, linear, linear_data, assert_same_state
 
 rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
-dist.init_process_group("gloo")
+meeting = f"file://{sys.argv[1]}/meeting"  # a port that was free might not be any more
+dist.init_process_group("gloo", init_method=meeting, rank=int(os.environ["RANK"]), world_size=2)
 torch.set_num_threads(1)
 
 def made(seed):
@@ -47,12 +47,6 @@ dist.destroy_process_group()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 def test_checkpoints_of_two_processes(tmp_path: Path) -> None:
     import torch
     from backpass import optim
@@ -61,8 +55,7 @@ def test_checkpoints_of_two_processes(tmp_path: Path) -> None:
 
     tests = str(Path(__file__).parents[1])
     places = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
-    shared = {**os.environ, "PYTHONPATH": places, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    shared["MASTER_PORT"] = str(free_port())
+    shared = {**os.environ, "PYTHONPATH": places, "WORLD_SIZE": "2"}
     command = [sys.executable, "-c", RANK, str(tmp_path)]
     ranks = [subprocess.Popen(command, env={**shared, "RANK": str(rank)}) for rank in range(2)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Value
+from backpass.torch.builder import INDICES_FROM_FRONT, Dim, GraphBuilder, NoLoweringError, Value
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of, gradients, meta
@@ -33,8 +33,14 @@ def embedding(
     return rows_of(b, weight, index, padding_idx)
 
 
+def slices_at(b: GraphBuilder, x: Value, index: Value, axis: int) -> Value:
+    """A negative index is an error, as torch has it; to ONNX, which others may run, it counts from the end."""
+    marks = {INDICES_FROM_FRONT: 1} if b.stop_gradient_kept else {}
+    return b.op("Gather", x, index, outputs=None, axis=axis, **marks)
+
+
 def rows_of(b: GraphBuilder, weight: Value, index: Value, padding_idx: Dim) -> Value:
-    rows = b.op("Gather", weight, index, axis=0)
+    rows = slices_at(b, weight, index, 0)
     if isinstance(padding_idx, int) and padding_idx < 0:
         return rows
     padded = common.unsqueeze(b, b.op("Equal", index, padding_idx), index.rank)
@@ -66,7 +72,7 @@ def index_select(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Valu
         index = common.reshape(b, index, [1])
     if x.rank == 0:
         return x
-    return b.op("Gather", x, index, axis=axis_of(dim, x.rank))
+    return slices_at(b, x, index, axis_of(dim, x.rank))
 
 
 @lowers(aten.take.default)
