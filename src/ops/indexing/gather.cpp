@@ -3,6 +3,7 @@
 
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
+#include "graph/partial_read.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
 
@@ -98,6 +99,7 @@ const Register gather{{.name = "Gather",
                        .prepare = prepare_gather,
                        .gradient = gradient,
                        .fused_gradient = fused_gradient}};
+const RegisterPartialRead kPartOfGather("Gather");
 
 const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .domain = "com.microsoft",
@@ -108,6 +110,7 @@ const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .prepare = prepare_gather,
                                 .gradient = gradient,
                                 .fused_gradient = fused_gradient}};
+const RegisterPartialRead kPartOfShrunkenGather("ShrunkenGather", "com.microsoft");
 
 const Register gather_grad{{.name = "GatherGrad",
                             .domain = "com.microsoft",
