@@ -51,6 +51,6 @@ def draw(groups: list[Bars], path: Path) -> bool:
     axes.set_yticks(range(len(groups)), [g.label for g in groups])
     axes.invert_yaxis()
     axes.set_xlabel("step time relative to Backpass (minima); shorter is faster")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+    figure.legend(loc="outside upper center", ncols=len(engines) + 1, fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return True

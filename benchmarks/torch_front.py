@@ -85,6 +85,10 @@ class Worker:
         self.process.communicate()
 
 
+def in_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.{1 if seconds >= 0.01 else 3}f}"
+
+
 @dataclass(frozen=True)
 class Measured:
     """One network with one number of threads; engines that failed are missing."""
@@ -108,7 +112,7 @@ class Measured:
             cells.append(f"{np.median(ours.times) / np.median(worker.times):.2f}" if both else "-")
         cells += ["-", "-"]
         if self.possible is not None and ours is not None:
-            cells[-2:] = [f"{1e3 * self.possible:.1f}", f"{self.possible / min(ours.times):.2f}"]
+            cells[-2:] = [in_ms(self.possible), f"{self.possible / min(ours.times):.2f}"]
         there = [w for w in found if w is not None]
         cells.append(" / ".join(f"{w.first:.1f}" for w in there))
         cells.append(" / ".join(f"{w.losses[0]:.4f}" for w in there))

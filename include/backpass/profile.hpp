@@ -40,7 +40,7 @@ struct MachineLimits {
 };
 
 /// Measures this machine: the best rate of a product of square matrices, and of copying and adding up arrays in each
-/// cache and in memory. Takes about 0.1 s for each number of threads, once per process. 0: as many as a session would
+/// cache and in memory. Takes about 0.2 s for each number of threads, once per process. 0: as many as a session would
 /// use. A busy machine looks slower than it is.
 MachineLimits machine_limits(int threads = 0);
 

@@ -50,13 +50,13 @@ class Profile:
         found = self.summary(by, peak_gflops, memory_gbs)
         shown = by == "shapes"
         lines = [
-            f"{'operator':<24}{'calls':>6}{'ms':>11}{'share':>8}{'GF/s':>8}{'GB/s':>8}  {'limit':<10}{'reached':>8}"
+            f"{'operator':<28}{'calls':>6}{'ms':>11}{'share':>8}{'GF/s':>8}{'GB/s':>8}  {'limit':<10}{'reached':>8}"
             + ("  shapes" if shown else "")
         ]
         for row in found.rows[:limit]:
             op, calls, ms, share, gflops, gbs, bound, reached = _cells(row, found)
             lines.append(
-                f"{op:<24}{calls:>6}{ms:>11.3f}{share:>8}{gflops:>8.1f}{gbs:>8.1f}  {bound:<10}{reached:>8}"
+                f"{op:<28}{calls:>6}{ms:>11.3f}{share:>8}{gflops:>8.1f}{gbs:>8.1f}  {bound:<10}{reached:>8}"
                 + (f"  {row.shapes}" if shown else "")
             )
         if len(found.rows) > limit:

@@ -30,7 +30,7 @@ void bind_profile(nb::module_& m) {
       .def("memory_us", &MachineLimits::memory_us, nb::arg("bytes"))
       .def("__repr__", &MachineLimits::text);
   m.def("machine_limits", &machine_limits, nb::arg("threads") = 0, NoGil(),
-        "Measures this machine, once per number of threads and process: about 0.1 s. 0: as many as a session uses.");
+        "Measures this machine, once per number of threads and process: about 0.2 s. 0: as many as a session uses.");
   m.def("told_limits", &told_limits, nb::arg("gflops") = 0.0, nb::arg("gbs") = 0.0, nb::arg("threads") = 0, NoGil(),
         "The limits of a machine that somebody knows; what is 0 is measured.");
   nb::class_<ProfileRow>(m, "ProfileRow", "What steps of one kind come to.")

@@ -47,7 +47,7 @@ constexpr std::int64_t kPassBytes = 8 << 20;  // that a pass is worth; what is s
 constexpr std::int64_t kChunk = 1 << 13;      // elements
 
 // What fits into half a core's second cache, into a shared one, and into none.
-constexpr std::int64_t kWorkingSets[] = {std::int64_t{512} << 10, std::int64_t{8} << 20, std::int64_t{64} << 20};
+constexpr std::int64_t kWorkingSets[] = {std::int64_t{512} << 10, std::int64_t{16} << 20, std::int64_t{96} << 20};
 
 template <class F>
 double best_us(std::int64_t calls, const F& f) {
