@@ -122,6 +122,21 @@ def test_operations_of_a_training_step_are_three_times_those_of_the_forward_pass
     assert ours.take_profile().steps == []
 
 
+def test_operations_of_a_trainer() -> None:
+    from backpass.trainer.engine import Description, Engine, Settings
+
+    def loss(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(scores, label)
+
+    inputs, outputs = [[Description(name) for name in names] for names in (("x", "label"), ("loss", "scores"))]
+    settings = Settings("sgd", {}, session_options=backpass.SessionOptions(profile=True, num_threads=1))
+    engine = Engine.from_torch(torch.nn.Linear(20, 10), loss, inputs, outputs, 0, settings)
+    assert engine.take_profile().steps == []
+    engine.train_step({"x": torch.randn(8, 20), "label": torch.zeros(8, dtype=torch.long)}, 0.1)
+    assert sum(step.flops for step in engine.take_profile().steps) == 2 * product(8, 10, 20)
+    assert engine.take_profile().steps == []
+
+
 def test_numbers_follow_the_extents_of_each_run() -> None:
     feeds = {"x": zeros(4, 6), "w": zeros(6, 5)}
     session = session_of([helper.make_node("MatMul", ["x", "w"], ["y"])], feeds, ["y"], x=["n", 6])
