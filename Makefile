@@ -32,7 +32,7 @@ elif [ "$$(dpkg-query -W -f '$${db:Status-Status}\n' $(1) 2>/dev/null | grep -cx
 fi
 endef
 
-.PHONY: help setup build stubs demo getting-started test test-slow bench wheel lint format docs asan tsan fuzz clean
+.PHONY: help setup build stubs demo getting-started test test-slow bench gate wheel lint format docs asan tsan fuzz clean
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 18
 
@@ -116,6 +116,9 @@ $(ORIGINAL)/.installed:
 
 bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py
+
+gate: build ## matrix products of training steps: none below 0.95 of the best library
+	$(PY) benchmarks/gemm.py --gate 0.95
 
 # From nothing but the files under version control. oneDNN's headers are seen below the source, as in the checkout, so
 # that ccache knows what was compiled there.

@@ -1,8 +1,9 @@
 """Training steps of PyTorch modules through Backpass against torch eager, torch.compile and, where it is installed,
 ORTModule of onnxruntime-training 1.19.2: the same network and batch, engines taking turns within one run.
 
-python benchmarks/torch_front.py                          everything (--write: also into docs/torch_speed.md)
+python benchmarks/torch_front.py                          everything (--write: also into docs/torch_speed.md, and drawn)
 python benchmarks/torch_front.py --networks gpt2 --threads 1 --turns 3 --engines backpass eager
+python benchmarks/torch_front.py --optimizer none         forward and backward alone
 python benchmarks/torch_front.py --dropout 0              the losses of all engines agree then
 python benchmarks/torch_front.py --padded                 batches with padding and few labels, into docs/padded_speed.md
 python benchmarks/torch_front.py --padded --dense         the same networks where there is nothing to leave out
@@ -15,9 +16,11 @@ import argparse
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import speed_chart
 import torch
 from padded_networks import PADDED
 from torch_networks import NETWORKS
@@ -25,8 +28,8 @@ from torch_networks import NETWORKS
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 ORIGINAL = os.environ.get("BACKPASS_ORT_TRAINING_PYTHON", "")
-STEADY = ["bert_classify", "bert_masked", "gpt2", "tutorial", "resnet18", "llama"]
-ENGINES = ["backpass", "eager", "original"]
+STEADY = ["mlp", "cnn", "bert_classify", "bert_masked", "gpt2", "tutorial", "resnet18", "llama"]
+ENGINES = ["backpass", "eager", "inductor", "original"]
 PADDED_ENGINES = ["backpass", "backpass-dense", "eager", "inductor", "original"]
 
 
@@ -43,9 +46,9 @@ def environment_of(engine: str, threads: int) -> dict[str, str]:
 class Worker:
     """An engine in a process of its own, with its own threads and memory."""
 
-    def __init__(self, engine: str, network: str, threads: int, dropout: float) -> None:
+    def __init__(self, engine: str, network: str, threads: int, options: argparse.Namespace) -> None:
         python = ORIGINAL if engine == "original" else sys.executable
-        command = [python, HERE / "torch_worker.py", engine, network, threads, dropout]
+        command = [python, HERE / "torch_worker.py", engine, network, threads, options.dropout, options.optimizer]
         self.process = subprocess.Popen(
             [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=environment_of(engine, threads),
@@ -62,10 +65,17 @@ class Worker:
             raise RuntimeError(self.process.stderr.read()[-2000:])
         return [float(word) for word in line.split()]
 
-    def turn(self, seconds: float) -> None:
+    def _ask(self, what: object) -> list[float]:
         assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
-        found = self._answer()
+        print(what, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def possible(self) -> float:
+        """Seconds that a step takes at least."""
+        return self._ask("possible")[0]
+
+    def turn(self, seconds: float) -> None:
+        found = self._ask(seconds)
         half = len(found) // 2
         self.times += found[:half]
         self.losses += found[half:]
@@ -75,38 +85,54 @@ class Worker:
         self.process.communicate()
 
 
-def measure(network: str, threads: int, options: argparse.Namespace) -> str:
+def in_ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.{1 if seconds >= 0.01 else 3}f}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One network with one number of threads; engines that failed are missing."""
+
+    network: str
+    threads: int
+    workers: dict[str, Worker]
+    possible: float | None  # seconds, for ours
+
+    def least(self, engine: str) -> float | None:
+        return min(self.workers[engine].times) if engine in self.workers else None
+
+    def row(self, engines: list[str]) -> str:
+        found = [self.workers.get(engine) for engine in engines]
+        cells = ["failed" if w is None else f"{1e3 * np.median(w.times):.1f} ({1e3 * min(w.times):.1f})" for w in found]
+        ours = self.workers.get("backpass")
+        for engine, worker in zip(engines, found, strict=True):
+            if engine == "backpass":
+                continue
+            both = worker is not None and ours is not None
+            cells.append(f"{np.median(ours.times) / np.median(worker.times):.2f}" if both else "-")
+        cells += ["-", "-"]
+        if self.possible is not None and ours is not None:
+            cells[-2:] = [in_ms(self.possible), f"{self.possible / min(ours.times):.2f}"]
+        there = [w for w in found if w is not None]
+        cells.append(" / ".join(f"{w.first:.1f}" for w in there))
+        cells.append(" / ".join(f"{w.losses[0]:.4f}" for w in there))
+        return "| " + " | ".join([self.network, str(self.threads), *cells]) + " |"
+
+
+def measure(network: str, threads: int, options: argparse.Namespace) -> Measured:
     workers: dict[str, Worker] = {}
     for engine in options.engines:
         try:
-            workers[engine] = Worker(engine, network, threads, options.dropout)
+            workers[engine] = Worker(engine, network, threads, options)
         except RuntimeError as error:
             print(f"{engine} on {network}: {error}", file=sys.stderr)
     for turn in range(options.turns):
         for worker in list(workers.values())[:: 1 if turn % 2 == 0 else -1]:
             worker.turn(options.seconds)
+    possible = workers["backpass"].possible() if "backpass" in workers else None
     for worker in workers.values():
         worker.close()
-    return row(network, threads, workers, options)
-
-
-def row(network: str, threads: int, workers: dict[str, Worker], options: argparse.Namespace) -> str:
-    cells = [network, str(threads)]
-    for engine in options.engines:
-        worker = workers.get(engine)
-        cells.append(
-            "failed" if worker is None else f"{1e3 * np.median(worker.times):.1f} ({1e3 * min(worker.times):.1f})"
-        )
-    ours = workers.get("backpass")
-    for engine in options.engines:
-        if engine == "backpass":
-            continue
-        worker = workers.get(engine)
-        both = worker is not None and ours is not None
-        cells.append(f"{np.median(ours.times) / np.median(worker.times):.2f}" if both else "-")
-    cells.append(" / ".join(f"{w.first:.1f}" for w in workers.values()))
-    cells.append(" / ".join(f"{w.losses[0]:.4f}" for w in workers.values()))
-    return "| " + " | ".join(cells) + " |"
+    return Measured(network, threads, workers, possible)
 
 
 def machine() -> str:
@@ -124,6 +150,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--optimizer", choices=["adam", "none"], default="adam", help="part of a step, or not")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn")
     parser.add_argument("--write", action="store_true", help="also put the table into docs/")
@@ -136,15 +163,30 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+ADAM_NOTE = (
+    "The optimizer is AdamW: Backpass's FusedAdam, for the others torch's with fused=True (the original's own one\n"
+    "needs a GPU)."
+)
+THREADS_NOTE = (
+    "The original's threads are set in its session options. Its pool follows neither OMP_NUM_THREADS nor the\n"
+    "processors a process is given: until that was set here, what was called its one thread were two cores."
+)
+
+
 def heading(options: argparse.Namespace) -> list[str]:
     ratios = [f"to {engine}" for engine in options.engines if engine != "backpass"]
-    titles = ["network", "threads", *options.engines, *ratios, "first step, s", "losses"]
+    titles = ["network", "threads", *options.engines, *ratios, "possible", "fraction", "first step, s", "losses"]
     padded = (
         "Lengths and numbers of labels differ in each of eight batches, which take turns. " if options.padded else ""
     )
+    adam = options.optimizer != "none"
     return [
-        "Median of single steps (forward, backward), minimum in brackets, in ms; engines took turns. Ratios",
-        f"under 1: Backpass's ORTModule is faster. Dropout {options.dropout}. First steps and losses: in order.",
+        f"Median of single steps (forward, backward{', optimizer' if adam else ''}), minimum in brackets, in ms;",
+        "engines took turns. Ratios under 1: Backpass's ORTModule is faster. What is possible: the time of our step if",
+        "each of its parts reached a limit of the machine, the rate of large products or that of a copy, whichever is",
+        f"slower for it; the fraction: that to our minimum. Dropout {options.dropout}. First steps, losses: in turn.",
+        *([ADAM_NOTE] if adam else []),
+        THREADS_NOTE,
         "The original gets transformers' attention written out, for it does not take torch's fused one with dropout;",
         f"the others take the library's choice. {padded}{machine()}, torch {torch.__version__}.",
         "",
@@ -153,19 +195,37 @@ def heading(options: argparse.Namespace) -> list[str]:
     ]
 
 
+def write(lines: list[str], found: list[Measured], options: argparse.Namespace) -> None:
+    written = "--padded --write" if options.padded else "--write"
+    title = "# Training steps of PyTorch modules" + (" on padded batches" if options.padded else "")
+    page = DOCS / ("padded_speed.md" if options.padded else "torch_speed.md")
+    picture = page.with_suffix(".svg")
+    bars = [
+        speed_chart.Bars(
+            f"{m.network}, {m.threads} thread{'s' * (m.threads > 1)}",
+            {engine: m.least(engine) for engine in options.engines},
+            m.possible,
+        )
+        for m in found
+    ]
+    drawn = speed_chart.draw(bars, picture)
+    shown = [f"![Step times relative to Backpass]({picture.name})", ""] if drawn else []
+    text = [title, "", f"Written by `benchmarks/torch_front.py {written}`.", "", *shown, *lines, ""]
+    page.write_text("\n".join(text))
+
+
 def main() -> None:
     options = arguments()
     lines = heading(options)
     print(*lines, sep="\n", flush=True)
+    found: list[Measured] = []
     for network in options.networks:
         for threads in options.threads:
-            lines.append(measure(network, threads, options))
+            found.append(measure(network, threads, options))
+            lines.append(found[-1].row(options.engines))
             print(lines[-1], flush=True)
     if options.write:
-        written = "--padded --write" if options.padded else "--write"
-        title = "# Training steps of PyTorch modules" + (" on padded batches" if options.padded else "")
-        page = DOCS / ("padded_speed.md" if options.padded else "torch_speed.md")
-        page.write_text("\n".join([title, "", f"Written by `benchmarks/torch_front.py {written}`.", "", *lines, ""]))
+        write(lines, found, options)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,29 @@ def tutorial(dropout: float) -> Made:
     return Translator(words, 200, 2 * dropout), inputs
 
 
+class Classifier(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.body(x), labels)
+
+
+def mlp(dropout: float) -> Made:
+    network = Classifier(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    return network, (torch.randn(64, 784), torch.randint(0, 10, (64,)))
+
+
+def cnn(dropout: float) -> Made:
+    """For MNIST; no dropout, so that losses can be compared."""
+    network = Classifier(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+    return network, (torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,)))
+
+
 class Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -173,6 +196,8 @@ def llama(dropout: float) -> Made:
 
 
 NETWORKS: dict[str, Callable[[float], Made]] = {
+    "mlp": mlp,
+    "cnn": cnn,
     "bert_classify": lambda p: bert(False, p, 4, 512, 16, 128),
     "bert_masked": lambda p: bert(True, p, 4, 512, 16, 128),
     "gpt2": lambda p: gpt2(p, 4, 384, 4, 128),

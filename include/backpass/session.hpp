@@ -64,7 +64,9 @@ struct StepRecord {
   std::string shapes;  ///< "float32[2,3], float32[3] -> float32[2,3]"
   double start_us = 0;
   double duration_us = 0;
-  std::int64_t bytes = 0;  ///< read and written
+  std::int64_t bytes = 0;  ///< what it has to read and write at least
+  std::int64_t flops = 0;  ///< of products, convolutions, attention and recurrent layers; 0 for others
+  int threads = 0;         ///< that it may have used
 };
 
 /// A value that lies in the arena while steps `first` to `last` run.

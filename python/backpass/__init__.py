@@ -5,7 +5,19 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
-from backpass._core import CancelFlag, Cancelled, Error, InternalBug, InvalidInput, Tensor, Unsupported, ops, set_seed
+from backpass._core import (
+    CancelFlag,
+    Cancelled,
+    Error,
+    InternalBug,
+    InvalidInput,
+    MachineLimits,
+    Tensor,
+    Unsupported,
+    machine_limits,
+    ops,
+    set_seed,
+)
 from backpass._core import version as __version__
 from backpass.custom import register_gradient, register_operator
 from backpass.gradient import grad
@@ -29,6 +41,7 @@ __all__ = [
     "InferenceSession",
     "InternalBug",
     "InvalidInput",
+    "MachineLimits",
     "NodeArg",
     "Profile",
     "SessionOptions",
@@ -37,6 +50,7 @@ __all__ = [
     "__version__",
     "check",
     "grad",
+    "machine_limits",
     "ops",
     "register_gradient",
     "register_operator",

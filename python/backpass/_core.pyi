@@ -328,7 +328,18 @@ class StepRecord:
     def duration_us(self) -> float: ...
 
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """What it has to read and write at least."""
+
+    @property
+    def flops(self) -> int:
+        """
+        Of products, convolutions, attention and recurrent layers; 0 for others.
+        """
+
+    @property
+    def threads(self) -> int:
+        """That it may have used."""
 
     def __repr__(self) -> str: ...
 
@@ -503,6 +514,102 @@ def model_bytes(path: str | os.PathLike) -> bytes:
 def check_path(path: str | os.PathLike) -> list[Problem]: ...
 
 def check_bytes(model: bytes) -> list[Problem]: ...
+
+class MemoryRate:
+    """How fast so many bytes are read and written."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def gbs(self) -> float: ...
+
+    def __repr__(self) -> str: ...
+
+class MachineLimits:
+    """What a machine can do with some number of threads."""
+
+    @property
+    def threads(self) -> int:
+        """0: not measured, but told."""
+
+    @property
+    def gflops(self) -> float:
+        """10^9 operations a second, of float32 products."""
+
+    @property
+    def memory(self) -> list[MemoryRate]:
+        """From few bytes, which stay in a cache, to many."""
+
+    def gbs(self, bytes: int) -> float:
+        """10^9 bytes a second, for a step that moves so many."""
+
+    def arithmetic_us(self, flops: int) -> float: ...
+
+    def memory_us(self, bytes: int) -> float: ...
+
+    def __repr__(self) -> str: ...
+
+def machine_limits(threads: int = 0) -> MachineLimits:
+    """
+    Measures this machine, once per number of threads and process: about 0.2 s. 0: as many as a session uses.
+    """
+
+def told_limits(gflops: float = 0.0, gbs: float = 0.0, threads: int = 0) -> MachineLimits:
+    """The limits of a machine that somebody knows; what is 0 is measured."""
+
+class ProfileRow:
+    """What steps of one kind come to."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def shapes(self) -> str:
+        """Empty for rows by operator."""
+
+    @property
+    def calls(self) -> int: ...
+
+    @property
+    def duration_us(self) -> float: ...
+
+    @property
+    def arithmetic_us(self) -> float:
+        """What the arithmetic alone takes at least."""
+
+    @property
+    def memory_us(self) -> float:
+        """What reading and writing alone take at least."""
+
+    @property
+    def limit_us(self) -> float:
+        """The longer of the two, step by step."""
+
+    @property
+    def flops(self) -> float: ...
+
+    @property
+    def bytes(self) -> float: ...
+
+    def __repr__(self) -> str: ...
+
+class ProfileSummary:
+    """Recorded steps against the limits of a machine."""
+
+    @property
+    def rows(self) -> list[ProfileRow]:
+        """What takes longest first."""
+
+    @property
+    def duration_us(self) -> float:
+        """Of all steps."""
+
+    @property
+    def limit_us(self) -> float:
+        """What they would take if each reached its limit."""
+
+def summarize(records: Sequence[StepRecord], limits: MachineLimits, by_shapes: bool = False) -> ProfileSummary: ...
 
 class GradientRequest:
     """What to differentiate with respect to what."""

@@ -216,7 +216,9 @@ void bind_reports(nb::module_& m) {
       .def_ro("shapes", &StepRecord::shapes)
       .def_ro("start_us", &StepRecord::start_us)
       .def_ro("duration_us", &StepRecord::duration_us)
-      .def_ro("bytes", &StepRecord::bytes)
+      .def_ro("bytes", &StepRecord::bytes, "What it has to read and write at least.")
+      .def_ro("flops", &StepRecord::flops, "Of products, convolutions, attention and recurrent layers; 0 for others.")
+      .def_ro("threads", &StepRecord::threads, "That it may have used.")
       .def("__repr__", &describe_fields);
   nb::class_<PlannedBuffer>(m, "PlannedBuffer", "A value that lies in the arena while steps first to last run.")
       .def_ro("name", &PlannedBuffer::name)

@@ -35,6 +35,7 @@ std::shared_ptr<backpass::Communicator> to_communicator(nanobind::handle h);
 
 void bind_tensor(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
+void bind_profile(nanobind::module_& m);
 void bind_gradient(nanobind::module_& m);
 void bind_training(nanobind::module_& m);
 void bind_trainer(nanobind::module_& m);

@@ -47,6 +47,7 @@ NB_MODULE(_core, m) {
   bind_tensor(m);
   bind_passes(m);
   bind_session(m);
+  bind_profile(m);
   bind_gradient(m);
   bind_training_graph(m);
   bind_parallel(m);

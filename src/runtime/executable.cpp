@@ -6,8 +6,10 @@
 
 #include "graph/blame.hpp"
 #include "graph/evaluate.hpp"
+#include "runtime/step_cost.hpp"
 #include "runtime/unshare.hpp"
 #include "support/interruption.hpp"
+#include "support/parallel.hpp"
 #include "support/random_seed.hpp"
 
 namespace backpass {
@@ -34,6 +36,7 @@ struct Executable::State {
     std::shared_ptr<const Binding> binding;
     std::vector<void*> pointers;
     std::vector<std::pair<std::size_t, Place>> patches;  // pointers into inputs and output buffers
+    std::vector<StepCost> costs;                         // per bound step, once a profile asks
   };
 
   std::vector<Tensor> blocks;  // of the arena
@@ -362,7 +365,7 @@ void Executable::execute(State& state, std::span<const RuntimeValue> inputs, std
     } else {
       run_late_step(state, binding, step, inputs);
     }
-    if (profiler_ != nullptr) record(binding, step, start);
+    if (profiler_ != nullptr) record(state, i, start);
     for (int late : step.release) state.late[static_cast<std::size_t>(late)] = {};
   }
 }
@@ -478,20 +481,13 @@ RuntimeValue Executable::collect(State& state, std::size_t k, std::span<const Ru
   return copy_of(Tensor(v.dtype, v.dims(), address_of(v.place, state, inputs), nullptr));
 }
 
-void Executable::record(const Binding& binding, const BoundStep& bound, double start) {
-  const Step& step = program_.steps[static_cast<std::size_t>(bound.step)];
-  StepRecord r{step.node->name, step.node->op, "", start, profiler_->now_us() - start, 0};
-  auto add = [&](int v) {
-    if (v < 0) return;
-    const BoundValue& value = binding.values[static_cast<std::size_t>(v)];
-    if (!r.shapes.empty() && r.shapes.back() != ' ') r.shapes += ", ";
-    r.shapes += value.is_known ? std::string(name_of(value.dtype)) + to_string(value.dims()) : "?";
-    if (value.is_known) r.bytes += static_cast<std::int64_t>(value.bytes());
-  };
-  for (int v : step.inputs) add(v);
-  r.shapes += " -> ";
-  for (int v : step.outputs) add(v);
-  profiler_->add(std::move(r));
+void Executable::record(State& state, std::size_t step, double start) {
+  const double end = profiler_->now_us();
+  State::Part& part = state.part();
+  if (part.costs.empty()) part.costs = step_costs(*part.binding);
+  const Node& node = *program_.steps[static_cast<std::size_t>(part.binding->steps[step].step)].node;
+  const StepCost& cost = part.costs[step];
+  profiler_->add({node.name, node.op, cost.shapes, start, end - start, cost.bytes, cost.flops, threads_here()});
 }
 
 }  // namespace backpass

@@ -106,7 +106,7 @@ class Executable {
   void run_all(State& state, std::span<const RuntimeValue> inputs, const Targets& targets);
   void execute(State& state, std::span<const RuntimeValue> inputs, std::size_t first, std::size_t last);
   void run_late_step(State& state, const Binding& binding, const BoundStep& step, std::span<const RuntimeValue> inputs);
-  void record(const Binding& binding, const BoundStep& step, double start);
+  void record(State& state, std::size_t step, double start);
   RuntimeValue collect(State& state, std::size_t output, std::span<const RuntimeValue> inputs);
 
   const Program& program_;

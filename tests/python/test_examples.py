@@ -259,3 +259,27 @@ def test_benchmark_works() -> None:
     text = run(sys.executable, ROOT / "benchmarks" / "run.py", "--quick", "--models", "mlp", "lstm_tagger")
     assert "Geometric mean" in text
     assert "external data" in text
+
+
+def test_products_are_timed_beside_libraries() -> None:
+    """One small product; the gate opens and shuts."""
+    script = [sys.executable, str(ROOT / "benchmarks" / "gemm.py"), "--shape", "8,16,24,nt", "--seconds", "0.05"]
+    lines = run(*script, "--gate", "1e-9").splitlines()
+    assert lines[1].split()[-6:] == ["ours", "onednn", "torch", "openblas", "ratio", "(med.)"]
+    assert lines[2].split()[:2] == ["8x16x24", "nt"]
+    assert lines[3].startswith("geometric mean")
+    shut = subprocess.run([*script, "--gate", "1e9"], capture_output=True, text=True)
+    assert shut.returncode == 1, shut.stderr
+    assert shut.stdout.splitlines()[-1].startswith("below 1000000000.0: ")
+
+
+def test_step_times_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import speed_chart
+
+    group = speed_chart.Bars("mlp, 1 thread", {"backpass": 0.5, "eager": 1.0, "original": None}, 0.25)
+    failed = speed_chart.Bars("cnn, 1 thread", {"backpass": None, "eager": 1.0, "original": None}, None)
+    assert speed_chart.draw([group, failed], tmp_path / "chart.svg")
+    assert "<svg" in (tmp_path / "chart.svg").read_text()
+    assert not speed_chart.draw([failed], tmp_path / "none.svg")

@@ -152,6 +152,12 @@ def _explained(number: int, variant: Variant) -> list[str]:
     return lines
 
 
+def take_profile(manager: Manager) -> Profile:
+    """Steps of all graphs since the last call, or since ``explain``."""
+    graphs = dict.fromkeys(graph for variant in manager.variants for graph in variant.graphs.values())
+    return Profile([step for graph in graphs for step in graph.session.take_profile()])
+
+
 def _handed_over(variant: Variant, seconds: float) -> list[str]:
     """Nodes that torch runs, with their share of the time of the graphs they are in."""
     functions = [n for n in variant.exported.proto.graph.node if n.op_type == "PythonOp"]

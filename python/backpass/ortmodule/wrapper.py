@@ -19,6 +19,7 @@ from backpass.ortmodule.fallback import ORTModuleFallbackException, ORTModuleTor
 from backpass.ortmodule.manager import Manager
 from backpass.ortmodule.options import RuntimeOptions
 from backpass.ortmodule.tree import is_seen
+from backpass.profile import Profile
 from backpass.torch.flat import share_members
 
 # Hooks around state_dict and load_state_dict: one list for both, wherever they are registered and whoever calls them.
@@ -103,6 +104,11 @@ class ORTModule(nn.Module):
     def explain(self) -> str:
         """What was exported, what torch still runs and its share of the time, what was rewritten."""
         return Report(features.explain(self._manager))
+
+    def take_profile(self) -> Profile:
+        """Steps of forward and backward passes since the last call, with what limits them; needs
+        ``RuntimeOptions(profile=True)``."""
+        return features.take_profile(self._manager)
 
     @property
     def module(self) -> nn.Module:

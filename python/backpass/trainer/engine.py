@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backpass import _core
+from backpass.profile import Profile
 from backpass.trainer.arguments import Description
 from backpass.trainer.learned import Learned
 from backpass.trainer.report import explanation
@@ -161,6 +162,11 @@ class Engine(Learned):
         captures = [p.capture for p in programs]
         reports = [self._trainer.pass_reports(p.number) for p in programs if p.capture.training and self._trains]
         return explanation(self.settings, self._source.described(), captures, self.plan(), reports)
+
+    def take_profile(self) -> Profile:
+        """Steps of all programs since the last call."""
+        numbers = dict.fromkeys(program.number for program in self._programs.values())
+        return Profile([step for number in numbers for step in self._trainer.take_profile(number)])
 
     def start(self) -> Any:
         """The native trainer, made if it is the first time. RuntimeError for frozen names the model does not have."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from backpass.parallel import communicator_of
+from backpass.profile import Profile
 from backpass.trainer.arguments import Description, by_name
 from backpass.trainer.attributes import DEFAULTS, WeightAttributes, algorithm_of
 from backpass.trainer.descriptions import IODescription, ModelDescription
@@ -225,6 +226,10 @@ class ORTTrainer:
     def explain(self) -> str:
         """What was captured, what runs, and what it takes."""
         return self._engine.explain()
+
+    def take_profile(self) -> Profile:
+        """Steps since the last call, with what limits them; needs SessionOptions with ``profile``."""
+        return self._engine.take_profile()
 
 
 def _signature() -> inspect.Signature:

@@ -18,6 +18,7 @@ import numpy as np
 
 from backpass.optim._require import require
 from backpass.optim.config import _OptimizerConfig
+from backpass.profile import Profile
 from backpass.trainer.engine import Engine
 from backpass.training import _checkpoint_storage, checkpoint
 from backpass.training._argument_checks import check_arguments, is_module
@@ -313,6 +314,10 @@ class ORTTrainer:
     def explain(self) -> str:
         """What was captured, what runs, and what it takes."""
         return self._engine.explain()
+
+    def take_profile(self) -> Profile:
+        """Steps since the last call, with what limits them; needs SessionOptions with ``profile``."""
+        return self._engine.take_profile()
 
 
 def _returned(outputs: list[Any]) -> Any:

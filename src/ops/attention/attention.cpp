@@ -221,7 +221,7 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-Dim operations(const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 2); }
+Dim operations(const Node& node) { return flops::attention(node, kQ, 1, 1); }
 
 const Register attention_op{{.name = "Attention",
                              .since = 25,

@@ -56,7 +56,7 @@ Kernel prepare(PrepareContext& c) {
   return kernel;
 }
 
-Dim operations(const Node& node) { return flops::attention(node.inputs.at(kQ), node.inputs.at(kK), 5); }
+Dim operations(const Node& node) { return flops::attention(node, kQ, 3, 2); }
 
 const Register attention_grad{{.name = "AttentionGrad",
                                .domain = "backpass",

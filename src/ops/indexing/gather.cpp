@@ -3,6 +3,7 @@
 
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
+#include "graph/partial_read.hpp"
 #include "kernels/gather.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
@@ -103,6 +104,7 @@ const Register gather{{.name = "Gather",
                        .prepare = prepare_gather,
                        .gradient = gradient,
                        .fused_gradient = fused_gradient}};
+const RegisterPartialRead kPartOfGather("Gather");
 
 const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .domain = "com.microsoft",
@@ -113,6 +115,7 @@ const Register shrunken_gather{{.name = "ShrunkenGather",
                                 .prepare = prepare_gather,
                                 .gradient = gradient,
                                 .fused_gradient = fused_gradient}};
+const RegisterPartialRead kPartOfShrunkenGather("ShrunkenGather", "com.microsoft");
 
 const Register gather_grad{{.name = "GatherGrad",
                             .domain = "com.microsoft",

@@ -3,6 +3,7 @@
 
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
+#include "graph/partial_read.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/indexing/scatter_rule.hpp"
 #include "ops/movement/movement.hpp"
@@ -125,6 +126,7 @@ const Register gather_elements{{.name = "GatherElements",
                                 .prepare = prepare_gather,
                                 .gradient = gather_gradient,
                                 .fused_gradient = gather_fused_gradient}};
+const RegisterPartialRead kPartOfGatherElements("GatherElements");
 
 const Register scatter_elements{{.name = "ScatterElements",
                                  .since = 18,

@@ -3,6 +3,7 @@
 
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
+#include "graph/partial_read.hpp"
 #include "kernels/scatter.hpp"
 #include "ops/indexing/scatter_rule.hpp"
 #include "ops/movement/movement.hpp"
@@ -147,6 +148,7 @@ const Register gather_nd{{.name = "GatherND",
                           .prepare = prepare_gather,
                           .gradient = gather_gradient,
                           .fused_gradient = gather_fused_gradient}};
+const RegisterPartialRead kPartOfGatherND("GatherND");
 
 const Register scatter_nd{{.name = "ScatterND",
                            .since = 18,

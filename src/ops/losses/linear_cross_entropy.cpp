@@ -190,7 +190,9 @@ void fused_gradient(GradientContext& g) {
   return loss_reduction(g.node) == LossReduction::none ? gradients_by_row(g) : scaled_gradients(g);
 }
 
-Dim products(const Node& node, std::size_t first, std::int64_t count) {
+/// The scores, and the gradients of x and of the weight that are wanted; x is input `first`.
+Dim products(const Node& node, std::size_t first, std::size_t gradients) {
+  const int count = 1 + (node.output(gradients) != nullptr ? 1 : 0) + (node.output(gradients + 1) != nullptr ? 1 : 0);
   return Dim(2 * count) * flops::shape(node.inputs.at(first)).at(0) * flops::elements(node.inputs.at(first + 1));
 }
 
@@ -204,8 +206,7 @@ const Register kLoss({.name = "LinearCrossEntropy",
                       .prepare = prepare,
                       .gradient = gradient,
                       .fused_gradient = fused_gradient,
-                      // scores, and two gradients
-                      .flops = [](const Node& node) { return products(node, 0, node.outputs.size() > 1 ? 3 : 1); }});
+                      .flops = [](const Node& node) { return products(node, 0, 1); }});
 
 const Register kGradient({.name = "LinearCrossEntropyGrad",
                           .domain = "backpass",
@@ -215,7 +216,7 @@ const Register kGradient({.name = "LinearCrossEntropyGrad",
                           .types = types::reals,
                           .infer = infer_gradient,
                           .prepare = prepare_gradient,
-                          .flops = [](const Node& node) { return products(node, 1, 3); }});
+                          .flops = [](const Node& node) { return products(node, 1, 0); }});
 
 }  // namespace
 }  // namespace backpass

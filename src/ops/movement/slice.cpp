@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "graph/op.hpp"
+#include "graph/partial_read.hpp"
 #include "kernels/strided_copy.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/movement/slice_rule.hpp"
@@ -255,6 +256,7 @@ const Register slice{{.name = "Slice",
                       .gradient = slice_gradient,
                       .fused_gradient = slice_fused_gradient,
                       .is_one_pass = true}};
+const RegisterPartialRead kPartOfSlice("Slice");
 
 const Register slice_grad{{.name = "SliceGrad",
                            .domain = "com.microsoft",
