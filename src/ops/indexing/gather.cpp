@@ -21,9 +21,8 @@ void keep_ints(InferContext& c) {
   if (!indices) return;
   std::vector<Dim> picked;
   for (std::size_t j = 0; j < indices->size(); ++j) {
-    std::int64_t i =
-        kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j), std::ssize(*data),
-                               counts_from_front(c.node));
+    std::int64_t i = kernels::checked_index(c.node.label(), (*indices)[j], static_cast<std::int64_t>(j),
+                                            std::ssize(*data), counts_from_front(c.node));
     picked.push_back((*data)[static_cast<std::size_t>(i)]);
   }
   movement::set_ints(c, 0, std::move(picked));
