@@ -55,14 +55,18 @@ HWY_INLINE void load_square(const Strip& strip, std::int64_t begin, std::int64_t
                             std::int64_t left, V* square) {
   const std::int64_t width = strip.images.width;
   if (top >= begin && top + kEdge <= end && left >= 0 && left + kEdge <= width) {
+#pragma GCC unroll 36
     for (int i = 0; i < kEdge; ++i) {
       const float* row = strip.element(top - begin + i, left);
+#pragma GCC unroll 36
       for (int j = 0; j < kEdge; ++j) square[i * kEdge + j] = hn::Load(D(), row + j * lane_count());
     }
     return;
   }
+#pragma GCC unroll 36
   for (int i = 0; i < kEdge; ++i) {
     const std::int64_t row = top + i;
+#pragma GCC unroll 36
     for (int j = 0; j < kEdge; ++j) {
       const std::int64_t column = left + j;
       const bool is_inside = row >= begin && row < end && column >= 0 && column < width;
@@ -87,6 +91,7 @@ void transform_rows(const Images& im, const float* x, std::int64_t first, std::i
       V square[kEdge * kEdge], result[kTile * kTile];  // NOLINT
       load_square<kEdge>(strip, begin, end, top, c * kOut - im.pad_left, square);
       both_axes<kEdge, kTile>(along, square, result);
+#pragma GCC unroll 36
       for (int k = 0; k < kTile * kTile; ++k) hn::StoreU(result[k], D(), tile + k * to.plane);
     }
   }
@@ -108,8 +113,10 @@ void write_rows(const Images& im, const Tiles& from, std::int64_t first, std::in
     const std::int64_t rows = std::min<std::int64_t>(kOut, im.height - top);
     for (std::int64_t c = 0; c < im.tile_columns; ++c, tile += from.row) {
       V square[kTile * kTile], result[kOut * kOut];  // NOLINT
+#pragma GCC unroll 36
       for (int k = 0; k < kTile * kTile; ++k) square[k] = hn::LoadU(D(), tile + k * from.plane);
       both_axes<kTile, kOut>([](const V* m, V* out) HWY_ATTR { Kind::to_results(m, out); }, square, result);
+#pragma GCC unroll 36
       for (int k = 0; k < kOut * kOut; ++k) {
         hn::Store(hn::Add(result[k], offset), D(), strip.data + (k / kOut * width + c * kOut + k % kOut) * lanes);
       }
@@ -136,12 +143,15 @@ void transform_panel(const Weights& ws, const float* w, std::int64_t panel, std:
     for (std::int64_t input = 0; input < ws.inputs; ++input) {
       for (std::int64_t lane = 0; lane < valid; ++lane) {
         const float* from = w + (first + lane) * ws.output_step + input * ws.input_step;
+#pragma GCC unroll 36
         for (int k = 0; k < 9; ++k) turned[k * lanes + lane] = from[k];
       }
       V square[9], result[Kind::kTile * Kind::kTile];  // NOLINT
+#pragma GCC unroll 36
       for (int k = 0; k < 9; ++k) square[k] = hn::Load(D(), turned + (ws.is_flipped ? 8 - k : k) * lanes);
       both_axes<3, Kind::kTile>([](const V* in, V* out) HWY_ATTR { Kind::from_weights(in, out); }, square, result);
       float* at = to + (input * 2 + part) * lanes;
+#pragma GCC unroll 36
       for (int k = 0; k < Kind::kTile * Kind::kTile; ++k) hn::StoreU(result[k], D(), at + k * plane);
     }
   }
@@ -154,11 +164,14 @@ void gather_weights(const Weights& ws, const Tiles& from, std::int64_t output, f
   for (std::int64_t first = 0; first < ws.inputs; first += lanes) {
     V square[Kind::kTile * Kind::kTile], result[9];  // NOLINT
     const float* at = from.data + output * from.row + first;
+#pragma GCC unroll 36
     for (int k = 0; k < Kind::kTile * Kind::kTile; ++k) square[k] = hn::LoadU(D(), at + k * from.plane);
     both_axes<Kind::kTile, 3>([](const V* in, V* out) HWY_ATTR { Kind::to_weights(in, out); }, square, result);
+#pragma GCC unroll 36
     for (int k = 0; k < 9; ++k) hn::Store(result[k], D(), turned + k * lanes);
     for (std::int64_t lane = 0; lane < std::min(lanes, ws.inputs - first); ++lane) {
       float* to = dw + output * ws.output_step + (first + lane) * ws.input_step;
+#pragma GCC unroll 36
       for (int k = 0; k < 9; ++k) to[k] = turned[k * lanes + lane];
     }
   }
@@ -204,33 +217,42 @@ void weights_of_tiles_simd(const Weights& ws, const Tiles& from, std::int64_t ou
 /// A product of a few rows by two vectors of columns: c[row] (+)= sum over steps of a[row, step] * b[step].
 struct Product {
   const float* a;
-  std::int64_t a_row, a_step;
+  std::int64_t a_distance;  ///< of rows; of steps when rows are neighbours
   const float* b;
   std::int64_t b_step;
   float* c;
   std::int64_t c_row;
   std::int64_t steps;
-  bool add;
+  bool add = false;
 };
+
+/// How the left side of a product lies: rows after one another, or steps, each with all rows side by side.
+enum class Lies : std::uint8_t { by_rows, by_steps };
 
 constexpr int kMostRows = hn::MaxLanes(D()) >= 16 ? 12 : 6;  // two accumulators each, in 32 or 16 registers
 
-template <int kRows>
+template <int kRows, Lies kLies>
 HWY_INLINE void multiply_rows(const Product& p) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   V left[kRows], right[kRows];  // NOLINT
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) left[r] = right[r] = hn::Zero(d);
-  const float* HWY_RESTRICT a = p.a;
+  // Three rows share a pointer: addresses reach 0, 1 and 2 distances from it.
+  const float* HWY_RESTRICT a[4] = {p.a, p.a + 3 * p.a_distance, p.a + 6 * p.a_distance, p.a + 9 * p.a_distance};
   const float* HWY_RESTRICT b = p.b;
-  for (std::int64_t s = 0; s < p.steps; ++s, a += p.a_step, b += p.b_step) {
+  for (std::int64_t s = 0; s < p.steps; ++s, b += p.b_step) {
     const V first = hn::LoadU(d, b), second = hn::LoadU(d, b + lanes);
+#pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-      const V factor = hn::Set(d, a[r * p.a_row]);
+      const V factor = hn::Set(d, kLies == Lies::by_rows ? a[r / 3][r % 3 * p.a_distance] : a[0][r]);
       left[r] = hn::MulAdd(factor, first, left[r]);
       right[r] = hn::MulAdd(factor, second, right[r]);
     }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) a[k] += kLies == Lies::by_rows ? 1 : p.a_distance;
   }
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
     float* c = p.c + r * p.c_row;
     if (p.add) {
@@ -242,19 +264,20 @@ HWY_INLINE void multiply_rows(const Product& p) {
   }
 }
 
-template <int kRows = kMostRows>
+template <Lies kLies, int kRows = kMostRows>
 void multiply_few(std::int64_t rows, const Product& p) {
-  if (rows == kRows) return multiply_rows<kRows>(p);
-  if constexpr (kRows > 1) multiply_few<kRows - 1>(rows, p);
+  if (rows == kRows) return multiply_rows<kRows, kLies>(p);
+  if constexpr (kRows > 1) multiply_few<kLies, kRows - 1>(rows, p);
 }
 
 /// Any number of rows, in pieces of nearly equal size.
+template <Lies kLies>
 void multiply_all(std::int64_t rows, Product p) {
   std::int64_t pieces = (rows + kMostRows - 1) / kMostRows;
   for (; pieces > 0; --pieces) {
     const std::int64_t some = (rows + pieces - 1) / pieces;
-    multiply_few(some, p);
-    p.a += some * p.a_row;
+    multiply_few<kLies>(some, p);
+    p.a += kLies == Lies::by_rows ? some * p.a_distance : some;
     p.c += some * p.c_row;
     rows -= some;
   }
@@ -264,7 +287,7 @@ void multiply_panels_simd(std::int64_t tiles, std::int64_t inputs, std::int64_t 
                           std::int64_t from_row, const float* panels, float* to, std::int64_t to_row) {
   const std::int64_t width = 2 * lane_count();
   for (std::int64_t first = 0; first < outputs; first += width) {
-    multiply_all(tiles, {from, from_row, 1, panels + first * inputs, width, to + first, to_row, inputs, false});
+    multiply_all<Lies::by_rows>(tiles, {from, from_row, panels + first * inputs, width, to + first, to_row, inputs});
   }
 }
 
@@ -273,7 +296,7 @@ void multiply_tiles_simd(std::int64_t tiles, std::int64_t outputs, std::int64_t 
                          bool add) {
   const std::int64_t width = 2 * lane_count();
   for (std::int64_t first = 0; first < inputs; first += width) {
-    multiply_all(outputs, {dy, 1, dy_row, x + first, x_row, to + first, to_row, tiles, add});
+    multiply_all<Lies::by_steps>(outputs, {dy, dy_row, x + first, x_row, to + first, to_row, tiles, add});
   }
 }
 

@@ -119,12 +119,16 @@ struct FourResults {
 template <int kFrom, int kTo, class F>
 HWY_INLINE void both_axes(const F& along, const V* from, V* to) {
   V half[kTo * kFrom];  // NOLINT: vectors in registers and on the stack
+#pragma GCC unroll 6
   for (int j = 0; j < kFrom; ++j) {
     V column[kFrom], result[kTo];  // NOLINT
+#pragma GCC unroll 6
     for (int i = 0; i < kFrom; ++i) column[i] = from[i * kFrom + j];
     along(column, result);
+#pragma GCC unroll 6
     for (int i = 0; i < kTo; ++i) half[i * kFrom + j] = result[i];
   }
+#pragma GCC unroll 6
   for (int i = 0; i < kTo; ++i) along(half + i * kFrom, to + i * kTo);
 }
 
