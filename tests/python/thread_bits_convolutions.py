@@ -17,7 +17,8 @@ CHANNELS = [1, 2, 3, 4, 5, 7, 8, 8, 12, 15, 16, 16, 17, 20, 24, 30, 32, 32, 40, 
 SIZES = {1: [1, 3, 8, 17, 33, 64, 100, 257], 2: [1, 2, 3, 5, 7, 8, 13, 14, 16, 28, 33, 56], 3: [1, 2, 3, 5, 7, 8]}
 # Rounding of a sum grows with the sum of its terms' magnitudes; direct sums stay well below this many units of it.
 UNITS = 8 * 2.0**-24
-# Winograd's tiles give several results from shared terms: these round by the largest magnitudes in reach, twice as much.
+# Winograd's tiles give several results from shared terms: these round by the largest magnitudes in reach, images twice
+# as much.
 TILE_REACH = 7
 
 
@@ -119,8 +120,10 @@ def references(function: Function, feeds: Arrays, seed: np.ndarray | None) -> tu
     return results[0], [UNITS * magnitude + 1e-30 for magnitude in results[1]]
 
 
-def in_reach(bound: np.ndarray) -> np.ndarray:
-    return 2 * torch.nn.functional.max_pool2d(torch.from_numpy(bound), TILE_REACH, 1, TILE_REACH // 2).numpy()
+def tile_bounds(bounds: list[Any]) -> list[Any]:
+    """Of y, the gradients of x and w, and others: by the largest bound that shares a tile with an element."""
+    y, x = (torch.nn.functional.max_pool2d(torch.from_numpy(b), TILE_REACH, 1, TILE_REACH // 2) for b in bounds[:2])
+    return [2 * y.numpy(), 2 * x.numpy(), bounds[2].max((2, 3), keepdims=True), *bounds[3:]]
 
 
 def normal(rng: Rng, *shape: int) -> np.ndarray:
@@ -140,7 +143,7 @@ def differentiated(rng: Rng, s: Sizes, transposed: bool = False, bias: bool = Tr
     model, fed = with_gradients(model, feeds, list(feeds), rng, standard)
     wanted, bounds = references(torch_convolution(s, transposed), feeds, fed["y_grad"])
     if s.may_use_tiles and not transposed:
-        bounds[:2] = [in_reach(bound) for bound in bounds[:2]]  # y and the gradient of x: sums over images are longer
+        bounds = tile_bounds(bounds)
     names = ["y", *(f"{n}_grad" for n in feeds)]
     label = f"{op} and {'standard ' if standard else ''}gradients, {s}, bias {bias}"
     return Trial(label, model, fed, dict(zip(names, wanted, strict=True)), dict(zip(names, bounds, strict=True)))

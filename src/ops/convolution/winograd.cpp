@@ -16,6 +16,9 @@ using winograd::Weights;
 /// of weights, whose sums are read and written for each block.
 constexpr std::int64_t kBlockBytes = 1536 * 1024, kSumBlockBytes = 4096 * 1024;
 
+/// Tiles that are added up by themselves: sums of sums lose less than one long sum.
+constexpr std::int64_t kMostTerms = 64;
+
 std::int64_t rounded(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 /// Rows of channels that do not lie a power of two apart, where they would push each other out of the cache.
@@ -164,6 +167,14 @@ void WinogradWeights::transform_block(std::int64_t first, std::int64_t last, con
   for_channels(out_.channels, [&](std::int64_t c) { winograd::tiles_of_results(out_, dy, first, last, c, to_dy); });
 }
 
+void WinogradWeights::add_products(std::int64_t tiles, const float* x, const float* dy, float* sums, bool add) const {
+  for (std::int64_t first = 0; first < tiles; first += kMostTerms) {
+    winograd::multiply_tiles(std::min(kMostTerms, tiles - first), weights_.outputs, weights_.inputs,
+                             dy + first * out_row_, out_row_, x + first * in_row_, in_row_, sums, in_row_,
+                             add || first > 0);
+  }
+}
+
 void WinogradWeights::run(const float* x, const float* dy, float* dw, std::byte* scratch) const {
   auto* memory = reinterpret_cast<float*>(scratch);
   const Tiles tiles_x{memory, in_plane_, in_row_};
@@ -173,9 +184,8 @@ void WinogradWeights::run(const float* x, const float* dy, float* dw, std::byte*
     const std::int64_t last = std::min(rows_, first + block_rows_);
     transform_block(first, last, x, dy, tiles_x, tiles_dy);
     for_each(in_.positions(), [&](std::int64_t k) {
-      winograd::multiply_tiles((last - first) * in_.tile_columns, weights_.outputs, weights_.inputs,
-                               tiles_dy.data + k * tiles_dy.plane, tiles_dy.row, tiles_x.data + k * tiles_x.plane,
-                               tiles_x.row, sums.data + k * sums.plane, sums.row, first > 0);
+      add_products((last - first) * in_.tile_columns, tiles_x.data + k * tiles_x.plane,
+                   tiles_dy.data + k * tiles_dy.plane, sums.data + k * sums.plane, first > 0);
     });
   }
   for_each(weights_.outputs, [&](std::int64_t k) { winograd::weights_of_tiles(weights_, sums, in_.out, k, dw); });

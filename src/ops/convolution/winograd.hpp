@@ -51,6 +51,8 @@ class WinogradWeights {
  private:
   void transform_block(std::int64_t first, std::int64_t last, const float* x, const float* dy,
                        const winograd::Tiles& to_x, const winograd::Tiles& to_dy) const;
+  /// Products of one position.
+  void add_products(std::int64_t tiles, const float* x, const float* dy, float* sums, bool add) const;
 
   winograd::Images in_, out_;
   winograd::Weights weights_;

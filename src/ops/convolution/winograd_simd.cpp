@@ -127,7 +127,8 @@ void write_rows(const Images& im, const Tiles& from, std::int64_t first, std::in
       continue;
     }
     for (std::int64_t i = 0; i < rows; ++i) {
-      kernels::transpose(strip.data + i * width * lanes, lanes, to + i * im.width, strip.plane(), strip.valid, im.width);
+      kernels::transpose(strip.data + i * width * lanes, lanes, to + i * im.width, strip.plane(), strip.valid,
+                         im.width);
     }
   }
 }

@@ -1,7 +1,6 @@
 // Largest elements of image windows with their places, many windows of a row at once. The bits of pool_places.cpp's
 // loops over single windows, which do the rest: windows at the border, and those that are further apart than two.
 #include <algorithm>
-#include <cstring>
 
 #include "ops/pooling/pool_places.hpp"
 #include "support/simd.hpp"
