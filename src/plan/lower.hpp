@@ -21,6 +21,10 @@ void block_convolutions(Graph& graph, Reports& reports);
 /// Blocked convolutions apply a following residual sum and activation themselves.
 void fuse_blocked_conv(Graph& graph, Reports& reports);
 
+/// Convolutions over 3 x 3 windows with weights that are trained, and their gradients, may use Winograd's method where
+/// sizes make it worth while (ops/convolution/winograd.hpp). Results differ from direct sums in the last bits.
+void winograd_convolutions(Graph& graph, Reports& reports);
+
 /// Indices of MaxPool that only its gradient reads become places in windows, a byte each. Images, windows of up to 256
 /// elements.
 void narrow_pooling(Graph& graph, Reports& reports);
@@ -34,6 +38,7 @@ void fuse_tiles(Graph& graph, Reports& reports);
 inline constexpr Pass kLowerings[] = {
     {"block_convolutions", block_convolutions, Side::after, Graphs::lowered},
     {"fuse_blocked_conv", fuse_blocked_conv, Side::after, Graphs::lowered},
+    {"winograd_convolutions", winograd_convolutions, Side::after, Graphs::lowered},
     {"narrow_pooling", narrow_pooling, Side::after, Graphs::lowered},
     {"fuse_tiles", fuse_tiles, Side::after, Graphs::lowered},
 };

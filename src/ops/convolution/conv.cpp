@@ -8,6 +8,7 @@
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/conv_rule.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
+#include "ops/convolution/winograd.hpp"
 #include "ops/flops.hpp"
 #include "support/visit.hpp"
 
@@ -31,10 +32,22 @@ std::shared_ptr<DnnlConv> library_conv(PrepareContext& c, const ConvGeometry& g)
   return DnnlConv::make(g, options);
 }
 
+Kernel winograd_kernel(PrepareContext& c, const ConvGeometry& g) {
+  const auto results = c.node.attr_int("winograd", 0) != 0 ? winograd_results(g) : std::nullopt;
+  if (!results || c.in(0).dtype != DType::float32) return {};
+  const WinogradConv conv(g, WinogradConv::Kind::forward, *results);
+  const std::size_t at = c.reserve(conv.scratch_bytes());
+  return [conv, at, has_bias = c.has_input(2)](const KernelArgs& args) {
+    conv.run(args.in<float>(0), args.in<float>(1), has_bias ? args.in<float>(2) : nullptr, args.out<float>(0),
+             args.scratch + at);
+  };
+}
+
 Kernel prepare(PrepareContext& c) {
   ConvGeometry g = conv_geometry(c.node, c.in(0).dims, c.in(1).dims, c.out(0).dims);
   bool has_bias = c.has_input(2);
   if (c.out(0).size() == 0) return [](const KernelArgs&) {};
+  if (auto kernel = winograd_kernel(c, g)) return kernel;
   if (auto conv = library_conv(c, g)) {
     std::size_t at = c.reserve(conv->scratch_bytes());
     return [conv, at, has_bias](const KernelArgs& args) {

@@ -5,6 +5,7 @@
 #include "kernels/conv.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/dnnl_conv_grad.hpp"
+#include "ops/convolution/winograd.hpp"
 #include "ops/flops.hpp"
 
 namespace backpass {
@@ -50,10 +51,29 @@ Kernel library_kernel(PrepareContext& c, const ConvGeometry& g, Wanted wanted) {
   };
 }
 
+/// Null where direct sums are as fast.
+Kernel winograd_kernel(PrepareContext& c, const ConvGeometry& g, Wanted wanted) {
+  const auto results = c.node.attr_int("winograd", 0) != 0 ? winograd_results(g) : std::nullopt;
+  if (!results) return {};
+  const WinogradConv data(g, WinogradConv::Kind::backward_data, *results);
+  const WinogradWeights weights(g, *results);
+  const std::size_t at = c.reserve(std::max(wanted.dx ? data.scratch_bytes() : 0,  // one after the other
+                                            wanted.dw ? weights.scratch_bytes() : 0));
+  return [=](const KernelArgs& args) {
+    const auto* dy = args.in<float>(kDy);
+    if (wanted.dx) data.run(dy, args.in<float>(kW), nullptr, args.out<float>(0), args.scratch + at);
+    if (wanted.dw) weights.run(args.in<float>(kX), dy, args.out<float>(1), args.scratch + at);
+    if (wanted.db) sum_channels<float>(g.batch, g.out_channels, g.out_size(), dy, args.out<float>(2));
+  };
+}
+
 Kernel prepare(PrepareContext& c) {
   ConvGeometry g = conv_geometry(c.node, c.in(kX).dims, c.in(kW).dims, c.in(kDy).dims);
   Wanted wanted{c.has_output(0), c.has_output(1), c.has_output(2)};
-  if (c.in(kDy).dtype == DType::float32) return library_kernel(c, g, wanted);
+  if (c.in(kDy).dtype == DType::float32) {
+    if (auto kernel = winograd_kernel(c, g, wanted)) return kernel;
+    return library_kernel(c, g, wanted);
+  }
   return [=](const KernelArgs& args) {
     const auto* dy = args.in<double>(kDy);
     if (wanted.dx) convolve_backward_data<double>(g, dy, args.in<double>(kW), nullptr, args.out<double>(0));

@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include "graph/op.hpp"
+#include "plan/lower.hpp"
+
+namespace backpass {
+namespace {
+
+bool is_float_images(const Value* v) {
+  return v != nullptr && v->type.dtype == DType::float32 && v->type.shape && v->type.shape->size() == 4;
+}
+
+/// [outputs, inputs, 3, 3] that change from run to run. Those that stay are laid out once, and best as they are.
+bool are_trained_squares(const Value* w) {
+  if (!is_float_images(w) || w->constant) return false;
+  const Shape& shape = *w->type.shape;
+  return shape[2] == Dim(3) && shape[3] == Dim(3);
+}
+
+bool is_dense(const Node& node) {
+  const auto are_one = [&](const char* name) {
+    const std::vector<std::int64_t> steps = node.attr_ints(name);
+    return std::all_of(steps.begin(), steps.end(), [](std::int64_t step) { return step == 1; });
+  };
+  return node.attr_int("group", 1) == 1 && are_one("strides") && are_one("dilations");
+}
+
+bool can_be_transformed(const Node& node) {
+  const bool is_forward = node.domain.empty() && node.op == "Conv";
+  const bool is_gradient = node.domain == "com.microsoft" && node.op == "ConvGrad";
+  if (!is_forward && !is_gradient) return false;
+  return is_float_images(node.input(0)) && are_trained_squares(node.input(is_forward ? 1 : 2)) && is_dense(node);
+}
+
+}  // namespace
+
+void winograd_convolutions(Graph& graph, Reports& reports) {
+  for (Node* node : graph.nodes()) {
+    if (!can_be_transformed(*node)) continue;
+    node->attributes["winograd"] = std::int64_t{1};
+    reports.push_back({.node = node->label(),
+                       .what = concat(node->label(), " may multiply transformed tiles"),
+                       .why = "3 x 3 windows one apart then take as little as a quarter of the multiplications"});
+  }
+}
+
+}  // namespace backpass
