@@ -144,10 +144,7 @@ void WinogradConv::run_block(std::int64_t block, const float* x, const float* bi
 WinogradWeights::WinogradWeights(const ConvGeometry& g, std::int64_t results)
     : in_(images_of(g.in_channels, g.in, g.out, g.pad_begin, results)),
       out_(images_of(g.out_channels, g.out, g.out, {0, 0}, results)),
-      weights_{.outputs = g.out_channels,
-               .inputs = g.in_channels,
-               .output_step = 9 * g.in_channels,
-               .input_step = 9} {
+      weights_{.outputs = g.out_channels, .inputs = g.in_channels, .output_step = 9 * g.in_channels, .input_step = 9} {
   in_row_ = row_of(g.in_channels);
   out_row_ = row_of(g.out_channels);
   rows_ = g.batch * in_.tile_rows;

@@ -178,8 +178,8 @@ void gather_weights(const Weights& ws, const Tiles& from, std::int64_t output, f
   }
 }
 
-void tiles_of_images_simd(const Images& im, const float* x, std::int64_t first, std::int64_t last,
-                          std::int64_t channel, const Tiles& to) {
+void tiles_of_images_simd(const Images& im, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+                          const Tiles& to) {
   if (im.out == 2) {
     const auto along = [](const V* d, V* v) HWY_ATTR { TwoResults::from_image(d, v); };
     return transform_rows<2, 4, 4>(im, x, first, last, channel, to, along);

@@ -22,9 +22,7 @@ struct PlaneWindows {
   T* y;
   std::uint8_t* places;
 
-  static bool wins(T candidate, T best) {
-    return candidate > best || (std::isnan(candidate) && !std::isnan(best));
-  }
+  static bool wins(T candidate, T best) { return candidate > best || (std::isnan(candidate) && !std::isnan(best)); }
 
   /// Windows [begin, end) of row i.
   void pool(std::int64_t i, std::int64_t begin, std::int64_t end) const {
