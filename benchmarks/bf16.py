@@ -86,8 +86,7 @@ class Engine:
             return float("nan")
         (variant,) = self.trained._manager.variants
         (graph,) = set(variant.graphs.values())
-        inputs = [t for t in self._tensors(graph)]
-        return graph.session.plan(inputs).peak_bytes / 2**20
+        return graph.session.plan(self._tensors(graph)).peak_bytes / 2**20
 
     def _tensors(self, graph: Any) -> list[torch.Tensor]:
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
@@ -154,7 +153,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"instructions: {os.environ.get('BACKPASS_MAX_ISA', 'all')}, one thread; minima in ms", file=sys.stderr)
     if not arguments.profile:
-        print(f"{'network':14}    float32       bf16 eager bf16  bf16/f32 eager/bf16 MiB f32 MiB bf16  losses of step 3")
+        print(
+            f"{'network':14}    float32       bf16 eager bf16  bf16/f32 eager/bf16 MiB f32 MiB bf16  losses of step 3"
+        )
     for name in arguments.networks.split(","):
         row(name, arguments.seconds, arguments.profile)
 

@@ -5,8 +5,11 @@
 // ever made, and the result is rounded once, when its sums are complete.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "kernels/gemm.hpp"
 
@@ -28,7 +31,11 @@ struct HalfProduct {
   double alpha = 1;
   HalfAddend addend;
   UnaryTile activation;
+  bool adds = false;  ///< to what C, of float32, holds already
 };
+
+/// The processor multiplies bfloat16, and oneDNN makes use of it.
+bool multiplies_bfloat16();
 
 /// A HalfProduct with all decided that sizes decide.
 class HalfGemm {
@@ -43,6 +50,20 @@ class HalfGemm {
 
  private:
   std::shared_ptr<const Plan> plan_;
+};
+
+/// Products of bfloat16 matrices into float32 whose sizes are known late: planned when they are met first, and kept.
+class HalfGemmCache {
+ public:
+  /// C = op(A) op(B), or what is in C plus that.
+  void run(const GemmBatch& sizes, bool adds, const void* a, const void* b, float* c);
+
+ private:
+  HalfGemm planned(const GemmBatch& sizes, bool adds);
+
+  using Key = std::array<std::int64_t, 9>;
+  std::mutex mutex_;
+  std::map<Key, HalfGemm> plans_;
 };
 
 }  // namespace backpass

@@ -14,7 +14,7 @@
 namespace backpass {
 namespace {
 
-enum Slot : int { kSums = 740 };
+enum Slot : int { kSums = 740, kScratch };
 
 // Sums of a piece stay in the second-level cache; B, which oneDNN packs for each piece, serves enough rows.
 constexpr std::int64_t kRows = 256;
@@ -27,14 +27,6 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-bool multiplies_bfloat16() {
-  static const bool does = [] {
-    constexpr auto kWanted = static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);
-    return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kWanted) == kWanted;
-  }();
-  return does;
-}
-
 /// A matrix of `ld` elements from line to line.
 Desc matrix(std::int64_t rows, std::int64_t cols, bool transposed, std::int64_t ld, dnnl::memory::data_type type) {
   return {{rows, cols}, type, transposed ? dnnl::memory::dims{1, ld} : dnnl::memory::dims{ld, 1}};
@@ -43,7 +35,7 @@ Desc matrix(std::int64_t rows, std::int64_t cols, bool transposed, std::int64_t 
 /// The product of one size of pieces.
 struct PieceProduct {
   dnnl::primitive primitive;
-  Desc a, b, c;
+  Desc a, b, c, scratch;
 
   PieceProduct() = default;
   PieceProduct(const GemmBatch& g, std::int64_t rows, std::int64_t cols)
@@ -51,7 +43,10 @@ struct PieceProduct {
         b(matrix(g.k, cols, g.trans_b, g.ldb, dnnl::memory::data_type::bf16)),
         c(matrix(rows, cols, false, cols, dnnl::memory::data_type::f32)) {
     ThreadScope alone(1);
-    dnnl::matmul::primitive_desc how(engine(), a, b, c);
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own is not for several threads
+    dnnl::matmul::primitive_desc how(engine(), a, b, c, attributes);
+    scratch = how.scratchpad_desc();
     is_fast = std::string_view(how.impl_info_str()).find("ref") == std::string_view::npos;
     if (is_fast) primitive = dnnl::matmul(how);
   }
@@ -66,15 +61,20 @@ class PieceRun {
       : primitive_(product.primitive),
         a_(product.a, engine(), nullptr),
         b_(product.b, engine(), nullptr),
-        c_(product.c, engine(), nullptr) {}
+        c_(product.c, engine(), nullptr),
+        scratch_(product.scratch, engine(), nullptr),
+        scratch_bytes_(static_cast<std::int64_t>(product.scratch.get_size())) {}
 
   void run(const void* a, const void* b, float* c) {
     thread_local dnnl::stream stream(engine());
     a_.set_data_handle(const_cast<void*>(a));  // NOLINT: oneDNN takes inputs as void*
     b_.set_data_handle(const_cast<void*>(b));  // NOLINT
     c_.set_data_handle(c);
-    const std::array<dnnl_exec_arg_t, 3> arguments{
-        {{DNNL_ARG_SRC, a_.get()}, {DNNL_ARG_WEIGHTS, b_.get()}, {DNNL_ARG_DST, c_.get()}}};
+    scratch_.set_data_handle(thread_buffer<std::byte, kScratch>(std::max<std::int64_t>(1, scratch_bytes_)));
+    const std::array<dnnl_exec_arg_t, 4> arguments{{{DNNL_ARG_SRC, a_.get()},
+                                                    {DNNL_ARG_WEIGHTS, b_.get()},
+                                                    {DNNL_ARG_DST, c_.get()},
+                                                    {DNNL_ARG_SCRATCHPAD, scratch_.get()}}};
     const dnnl_status_t status =
         dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data());
     ensure(status == dnnl_success, "oneDNN could not run a product: status ", static_cast<int>(status));
@@ -82,7 +82,8 @@ class PieceRun {
 
  private:
   const dnnl::primitive& primitive_;
-  dnnl::memory a_, b_, c_;
+  dnnl::memory a_, b_, c_, scratch_;
+  std::int64_t scratch_bytes_;
 };
 
 /// An extent in parts of about equal size, the last one smaller.
@@ -164,6 +165,14 @@ class NativeGemm final : public HalfGemm::Plan {
 };
 
 }  // namespace
+
+bool multiplies_bfloat16() {
+  static const bool does = [] {
+    constexpr auto kWanted = static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);
+    return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kWanted) == kWanted;
+  }();
+  return does;
+}
 
 std::shared_ptr<const HalfGemm::Plan> native_half_gemm(const HalfProduct& product) {
   const GemmBatch& g = product.batch;

@@ -31,6 +31,7 @@ class HalfEnd {
   float alpha_;
   HalfAddend addend_;
   TileCall activate_;
+  bool adds_;
   std::int64_t ldc_, bytes_;
   ConvertLoop widen_, narrow_;
 };
