@@ -26,7 +26,7 @@ class HalfEnd {
              const void* addend, void* c) const;
 
  private:
-  void add(float* row, std::int64_t i, std::int64_t j0, std::int64_t cols, const void* addend) const;
+  const float* addend_of(std::int64_t i, std::int64_t j0, std::int64_t cols, const void* addend) const;
 
   float alpha_;
   HalfAddend addend_;
