@@ -11,7 +11,7 @@
 namespace backpass {
 namespace {
 
-enum Slot : int { kPanels = 730, kWideB, kWideA, kTurnedA, kSums };
+enum Slot : int { kPanels = 730, kWideB, kWideA, kTurnedA, kSums, kAllSums };
 
 // A stretch of k for which a panel of B stays in the first-level cache; a piece of C, which stays in the second.
 constexpr std::int64_t kDepth = 320;
@@ -20,6 +20,13 @@ constexpr std::int64_t kColumns = 512;
 // Elements of B that are packed at a time when it is not constant.
 constexpr std::int64_t kPackedElements = std::int64_t{1} << 20;
 constexpr std::int64_t kPanelsAtOnce = 4;
+// A longer k leaves so few columns for that many elements that A would be widened over and over again: then k is cut,
+// too, as long as all sums of the columns have room for as many elements.
+constexpr std::int64_t kLongSum = 4096;
+
+struct Range {
+  std::int64_t begin, end;
+};
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -31,11 +38,12 @@ class WideningGemm final : public HalfGemm::Plan {
         end_(product),
         widen_(convert_loop(product.dtype, DType::float32)),
         kernels_(gemm_kernels<float>()) {
-    step_ = std::max(kernels_.panel, kPackedElements / std::max<std::int64_t>(g_.k, 1) / kernels_.panel * kernels_.panel);
+    const std::int64_t panel = kernels_.panel;
+    step_ = std::max(panel, kPackedElements / std::max<std::int64_t>(g_.k, 1) / panel * panel);
     if (constant_b == nullptr || g_.k == 0) return;
     constant_ = Tensor(DType::float32, {g_.k * round_up(g_.n, kernels_.panel)});
     for (std::int64_t j = 0; j < g_.n; j += step_) {
-      pack(constant_b, j, std::min(step_, g_.n - j), constant_.as<float>() + j * g_.k);
+      pack(constant_b, {0, g_.k}, j, std::min(step_, g_.n - j), constant_.as<float>() + j * g_.k);
     }
     has_constant_ = true;
   }
@@ -59,30 +67,61 @@ class WideningGemm final : public HalfGemm::Plan {
 
  private:
   void multiply(const void* a, const void* b, const void* addend, void* c) const {
+    if (g_.k > kLongSum && !has_constant_ && g_.m * std::min(g_.n, kColumns) <= kPackedElements) {
+      return multiply_long(a, b, addend, c);
+    }
     for (std::int64_t j = 0; j < g_.n; j += step_) {
       const std::int64_t cols = std::min(step_, g_.n - j);
       const float* panels = has_constant_ ? constant_.as<float>() + j * g_.k : nullptr;
       if (panels == nullptr) {
         float* packed = thread_buffer<float, kPanels>(g_.k * round_up(cols, kernels_.panel));
-        pack(b, j, cols, packed);
+        pack(b, {0, g_.k}, j, cols, packed);
         panels = packed;
       }
       multiply_panels(a, panels, j, cols, addend, c);
     }
   }
 
+  /// Some of k at a time, with float32 sums of all rows.
+  void multiply_long(const void* a, const void* b, const void* addend, void* c) const {
+    for (std::int64_t j = 0; j < g_.n; j += kColumns) {
+      const std::int64_t cols = std::min(kColumns, g_.n - j);
+      const std::int64_t padded = round_up(cols, kernels_.panel);
+      const std::int64_t length = std::max(kDepth, kPackedElements / padded / kDepth * kDepth);
+      float* packed = thread_buffer<float, kPanels>(length * padded);
+      float* sums = thread_buffer<float, kAllSums>(g_.m * cols);
+      for (std::int64_t p = 0; p < g_.k; p += length) {
+        const Range part{p, std::min(g_.k, p + length)};
+        pack(b, part, j, cols, packed);
+        for_each_rows([&](std::int64_t i, std::int64_t rows) {
+          sum_piece(a, packed, padded, part, i, rows, 0, cols, sums + i * cols);
+          if (part.end == g_.k) end_.store(sums + i * cols, cols, i, rows, j, cols, addend, c);
+        });
+      }
+    }
+  }
+
+  template <class F>
+  void for_each_rows(const F& f) const {
+    parallel_for((g_.m + kRows - 1) / kRows, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin * kRows; i < std::min(g_.m, end * kRows); i += kRows) {
+        f(i, std::min(kRows, g_.m - i));
+      }
+    });
+  }
+
   /// Columns from j0 on as panels: for each stretch of k, all of them one after the other.
-  void pack(const void* b, std::int64_t j0, std::int64_t cols, float* out) const {
+  void pack(const void* b, Range k, std::int64_t j0, std::int64_t cols, float* out) const {
     const std::int64_t panel = kernels_.panel;
     const std::int64_t padded = round_up(cols, panel);
-    parallel_for((cols + panel - 1) / panel, std::max(kPanelsAtOnce, grain_for(g_.k * panel)),
+    parallel_for((cols + panel - 1) / panel, std::max(kPanelsAtOnce, grain_for((k.end - k.begin) * panel)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t q = begin; q < end; q += kPanelsAtOnce) {
                      const std::int64_t j = q * panel;
                      const std::int64_t last = std::min({cols, (q + kPanelsAtOnce) * panel, end * panel});
-                     for (std::int64_t p = 0; p < g_.k; p += kDepth) {
-                       const std::int64_t depth = std::min(kDepth, g_.k - p);
-                       pack_block(b, p, depth, j0 + j, last - j, out + p * padded + j * depth);
+                     for (std::int64_t p = k.begin; p < k.end; p += kDepth) {
+                       const std::int64_t depth = std::min(kDepth, k.end - p);
+                       pack_block(b, p, depth, j0 + j, last - j, out + (p - k.begin) * padded + j * depth);
                      }
                    }
                  });
@@ -114,24 +153,25 @@ class WideningGemm final : public HalfGemm::Plan {
         const std::int64_t height = std::min(rows, g_.m - i);
         const std::int64_t across = std::min(width, cols - j);
         float* sums = thread_buffer<float, kSums>(height * across);
-        sum_piece(a, panels, padded, i, height, j, across, sums);
+        sum_piece(a, panels, padded, {0, g_.k}, i, height, j, across, sums);
         end_.store(sums, across, i, height, j0 + j, across, addend, c);
       }
     });
   }
 
-  void sum_piece(const void* a, const float* panels, std::int64_t padded, std::int64_t i, std::int64_t rows,
+  /// Adds the products of a part of k, or begins with them.
+  void sum_piece(const void* a, const float* panels, std::int64_t padded, Range k, std::int64_t i, std::int64_t rows,
                  std::int64_t j, std::int64_t cols, float* sums) const {
-    std::int64_t p = 0;
+    std::int64_t p = k.begin;
     do {
-      const std::int64_t depth = std::min(kDepth, g_.k - p);
+      const std::int64_t depth = std::min(kDepth, k.end - p);
       const float* block = widened_block(a, i, rows, p, depth);
       BlockEnd<float> end;
       end.beta = p == 0 ? 0 : 1;
-      kernels_.multiply(rows, cols, depth, block, depth, panels + p * padded + j * depth, depth * kernels_.panel, sums,
-                        cols, end);
+      kernels_.multiply(rows, cols, depth, block, depth, panels + (p - k.begin) * padded + j * depth,
+                        depth * kernels_.panel, sums, cols, end);
       p += depth;
-    } while (p < g_.k);
+    } while (p < k.end);
   }
 
   /// Rows of op(A), next to each other.

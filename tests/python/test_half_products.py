@@ -183,21 +183,27 @@ def test_rounding() -> None:
 @pytest.mark.parametrize("instruction_set", ["sse4", "avx2", "avx512"])
 def test_lesser_machines(instruction_set: str) -> None:
     """None of them multiplies bfloat16."""
-    program = "import test_half_products as t\nt.check_rounding()\nfor s in t.SHAPES[1:5]: t.check_shape(s)"
+    program = (
+        "import test_half_products as t\nt.check_rounding()\nt.check_pieces()\nfor s in t.SHAPES[1:4]: t.check_shape(s)"
+    )
     env = {**os.environ, "BACKPASS_MAX_ISA": instruction_set}
     command, here = [sys.executable, "-c", program], Path(__file__).parent
     done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_many_pieces_and_threads() -> None:
-    """Large enough for several pieces of C, uneven ones at both ends, and for several packings of B."""
-    for trans in (False, True):
-        case = Case(523, 1111, 1031, trans_a=trans, trans_b=not trans)
+def check_pieces() -> None:
+    for m, n, k, trans in ((523, 1111, 1031, False), (523, 1111, 1031, True), (101, 530, 5003, True)):
+        case = Case(m, n, k, trans_a=trans, trans_b=not trans)
         alone = case.run()
         exact, limit = case.expected()
         assert (np.abs(alone.astype(np.float64) - exact) <= limit).all()
         assert all(case.run(threads).tobytes() == alone.tobytes() for threads in (2, 3, 4))
+
+
+def test_many_pieces_and_threads() -> None:
+    """Large enough for several pieces of C, uneven ones at both ends, for several packings of B and parts of k."""
+    check_pieces()
 
 
 def test_sums_are_taken_as_they_are() -> None:

@@ -16,9 +16,9 @@ struct LinearLossShape {
   std::int64_t classes;
   bool classes_first;  ///< weight is [classes, features], else [features, classes]
   bool wants_gradients;
-  bool converts_weight = false;   ///< it is stored, or rounded, in another type than the work is done in
-  bool multiplies_narrow = false; ///< products of bfloat16: x and gradients of scores are rounded as the weight is
-  std::int64_t rows_at_once = 0;  ///< as asked for; 0: as measurements say
+  bool converts_weight = false;    ///< it is stored, or rounded, in another type than the work is done in
+  bool multiplies_narrow = false;  ///< products of bfloat16: x and gradients of scores are rounded as the weight is
+  std::int64_t rows_at_once = 0;   ///< as asked for; 0: as measurements say
 };
 
 /// The weights as they are stored.

@@ -146,10 +146,10 @@ class LinearLossChunk {
     if (w.dtype == DType::bfloat16) return {reinterpret_cast<const std::uint16_t*>(from), weight_ld()};
     const std::int64_t lines = s_.classes_first ? end - begin : s_.features;
     const std::int64_t length = s_.classes_first ? s_.features : end - begin;
+    const ConvertLoop narrow = convert_loop(w.dtype, DType::bfloat16);
     parallel_for(lines, grain_for(4 * length), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        convert_loop(w.dtype, DType::bfloat16)(from + byte_size(w.dtype, i * weight_ld()), w_.narrow_weight + i * length,
-                                               length);
+        narrow(from + byte_size(w.dtype, i * weight_ld()), w_.narrow_weight + i * length, length);
       }
     });
     return {w_.narrow_weight, std::max<std::int64_t>(1, length)};

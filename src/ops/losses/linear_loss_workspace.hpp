@@ -54,9 +54,9 @@ struct Workspace {
   T* x;           ///< [rows, features]: the chunk's rows, where not all rows count
   T* dx;          ///< the same for their gradients
   T* weight;      ///< of a block of classes, converted
-  std::uint16_t* narrow_x;       ///< [rows, features], and the weight and score gradients of a block: as bfloat16
-  std::uint16_t* narrow_weight;
-  std::uint16_t* narrow_scores;
+  std::uint16_t* narrow_x;       ///< [rows, features], as bfloat16
+  std::uint16_t* narrow_weight;  ///< of a block of classes, as bfloat16
+  std::uint16_t* narrow_scores;  ///< gradients of scores of a block of classes, as bfloat16
   T* shifts;      ///< [tiles, ld]
   T* sums;        ///< [tiles, ld]; then the factors that make probabilities of exponentials, times the row's flow
   T* score_sums;  ///< [tiles, ld]
