@@ -10,7 +10,6 @@ road of a processor without bfloat16 arithmetic; torch has no such cap here unle
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import logging
 import os
@@ -60,24 +59,25 @@ class Engine:
         self.narrow, self.inputs = narrow, inputs
 
     def step(self) -> float:
-        with torch.autocast("cpu", torch.bfloat16) if self.narrow else contextlib.nullcontext():
+        loss = self.gradients()
+        self.module.zero_grad()
+        return loss
+
+    def gradients(self) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.narrow):
             loss = self.trained(*self.inputs)
         loss.backward()
-        self.module.zero_grad()
         return float(loss)
 
     def losses(self, count: int) -> list[float]:
         found = []
         for _ in range(count):
-            with torch.autocast("cpu", torch.bfloat16) if self.narrow else contextlib.nullcontext():
-                loss = self.trained(*self.inputs)
-            loss.backward()
+            found.append(self.gradients())
             with torch.no_grad():
                 for p in self.module.parameters():
                     if p.grad is not None:
-                        p -= 0.01 * p.grad
+                        p.sub_(0.01 * p.grad)
             self.module.zero_grad()
-            found.append(float(loss))
         return found
 
     def planned(self) -> float:
@@ -86,7 +86,7 @@ class Engine:
             return float("nan")
         (variant,) = self.trained._manager.variants
         (graph,) = set(variant.graphs.values())
-        return graph.session.plan(self._tensors(graph)).peak_bytes / 2**20
+        return float(graph.session.plan(self._tensors(graph)).peak_bytes) / 2**20
 
     def _tensors(self, graph: Any) -> list[torch.Tensor]:
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
