@@ -51,6 +51,8 @@ HalfEnd::HalfEnd(const HalfProduct& product)
       addend_(product.addend),
       activate_(product.activation.bind(DType::float32)),
       adds_(product.adds),
+      is_nothing_(product.result == DType::float32 && product.alpha == 1 && !product.addend.is_present &&
+                  !product.activation && !product.adds),
       ldc_(product.batch.ldc),
       bytes_(bit_width(product.result) / 8),
       widen_(convert_loop(product.dtype, DType::float32)),

@@ -38,10 +38,10 @@ struct PieceProduct {
   Desc a, b, c, scratch;
 
   PieceProduct() = default;
-  PieceProduct(const GemmBatch& g, std::int64_t rows, std::int64_t cols)
+  PieceProduct(const GemmBatch& g, std::int64_t rows, std::int64_t cols, std::int64_t ldc)
       : a(matrix(rows, g.k, g.trans_a, g.lda, dnnl::memory::data_type::bf16)),
         b(matrix(g.k, cols, g.trans_b, g.ldb, dnnl::memory::data_type::bf16)),
-        c(matrix(rows, cols, false, cols, dnnl::memory::data_type::f32)) {
+        c(matrix(rows, cols, false, ldc, dnnl::memory::data_type::f32)) {
     ThreadScope alone(1);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own is not for several threads
@@ -110,7 +110,8 @@ class NativeGemm final : public HalfGemm::Plan {
     for (bool last_row : {false, true}) {
       for (bool last_col : {false, true}) {
         if ((!last_row && rows_.count == 1) || (!last_col && cols_.count == 1)) continue;
-        PieceProduct piece(g_, last_row ? rows_.last : rows_.size, last_col ? cols_.last : cols_.size);
+        const std::int64_t width = last_col ? cols_.last : cols_.size;
+        PieceProduct piece(g_, last_row ? rows_.last : rows_.size, width, end_.is_nothing() ? g_.ldc : width);
         is_fast_ = is_fast_ && piece.is_fast;
         pieces_[kind(last_row, last_col)] = std::move(piece);
       }
@@ -150,7 +151,13 @@ class NativeGemm final : public HalfGemm::Plan {
       at_product(g_, at / per_product, [&](std::int64_t at_a, std::int64_t at_b, std::int64_t at_c) {
         const std::int64_t skip_a = g_.trans_a ? i0 : i0 * g_.lda;
         const std::int64_t skip_b = g_.trans_b ? j0 * g_.ldb : j0;
-        runs[which]->run(half_at(a, at_a + skip_a), half_at(b, at_b + skip_b), sums);
+        const std::byte* from_a = half_at(a, at_a + skip_a);
+        const std::byte* from_b = half_at(b, at_b + skip_b);
+        if (end_.is_nothing()) {
+          runs[which]->run(from_a, from_b, static_cast<float*>(c) + at_c + i0 * g_.ldc + j0);
+          return;
+        }
+        runs[which]->run(from_a, from_b, sums);
         end_.store(sums, width, i0, height, j0, width, addend, static_cast<std::byte*>(c) + at_c * result_bytes_);
       });
     }

@@ -21,6 +21,9 @@ class HalfEnd {
  public:
   explicit HalfEnd(const HalfProduct& product);
 
+  /// Sums are what C holds in the end: they can be added up right there.
+  bool is_nothing() const { return is_nothing_; }
+
   /// Sums of rows and columns from (i0, j0) on, `ld` apart; they are overwritten.
   void store(float* sums, std::int64_t ld, std::int64_t i0, std::int64_t rows, std::int64_t j0, std::int64_t cols,
              const void* addend, void* c) const;
@@ -31,7 +34,7 @@ class HalfEnd {
   float alpha_;
   HalfAddend addend_;
   TileCall activate_;
-  bool adds_;
+  bool adds_, is_nothing_;
   std::int64_t ldc_, bytes_;
   ConvertLoop widen_, narrow_;
 };

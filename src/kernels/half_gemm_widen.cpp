@@ -94,7 +94,7 @@ class WideningGemm final : public HalfGemm::Plan {
         const Range part{p, std::min(g_.k, p + length)};
         pack(b, part, j, cols, packed);
         for_each_rows([&](std::int64_t i, std::int64_t rows) {
-          sum_piece(a, packed, padded, part, i, rows, 0, cols, sums + i * cols);
+          sum_piece(a, packed, padded, part, i, rows, 0, cols, sums + i * cols, cols);
           if (part.end == g_.k) end_.store(sums + i * cols, cols, i, rows, j, cols, addend, c);
         });
       }
@@ -152,8 +152,13 @@ class WideningGemm final : public HalfGemm::Plan {
         if (i >= g_.m || j >= cols) continue;
         const std::int64_t height = std::min(rows, g_.m - i);
         const std::int64_t across = std::min(width, cols - j);
+        if (end_.is_nothing()) {
+          float* there = static_cast<float*>(c) + i * g_.ldc + j0 + j;
+          sum_piece(a, panels, padded, {0, g_.k}, i, height, j, across, there, g_.ldc);
+          continue;
+        }
         float* sums = thread_buffer<float, kSums>(height * across);
-        sum_piece(a, panels, padded, {0, g_.k}, i, height, j, across, sums);
+        sum_piece(a, panels, padded, {0, g_.k}, i, height, j, across, sums, across);
         end_.store(sums, across, i, height, j0 + j, across, addend, c);
       }
     });
@@ -161,7 +166,7 @@ class WideningGemm final : public HalfGemm::Plan {
 
   /// Adds the products of a part of k, or begins with them.
   void sum_piece(const void* a, const float* panels, std::int64_t padded, Range k, std::int64_t i, std::int64_t rows,
-                 std::int64_t j, std::int64_t cols, float* sums) const {
+                 std::int64_t j, std::int64_t cols, float* sums, std::int64_t ld) const {
     std::int64_t p = k.begin;
     do {
       const std::int64_t depth = std::min(kDepth, k.end - p);
@@ -169,7 +174,7 @@ class WideningGemm final : public HalfGemm::Plan {
       BlockEnd<float> end;
       end.beta = p == 0 ? 0 : 1;
       kernels_.multiply(rows, cols, depth, block, depth, panels + (p - k.begin) * padded + j * depth,
-                        depth * kernels_.panel, sums, cols, end);
+                        depth * kernels_.panel, sums, ld, end);
       p += depth;
     } while (p < k.end);
   }
