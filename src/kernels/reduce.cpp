@@ -5,6 +5,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "support/convert.hpp"
+#include "support/half.hpp"
 #include "support/parallel.hpp"
 #include "support/visit.hpp"
 
@@ -16,12 +18,17 @@ constexpr std::int64_t kGroupWork = 1 << 16;  // elements that make a group wort
 constexpr std::int64_t kMaxGroups = 64;
 
 template <class T>
-using Acc = std::conditional_t<std::is_floating_point_v<T>, double,
+constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+template <class T>
+constexpr bool kIsFloat = std::is_floating_point_v<T> || kIsHalf<T>;
+
+template <class T>
+using Acc = std::conditional_t<kIsFloat<T>, double,
                                std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
 
 template <class T>
 Acc<T> identity(Fold fold) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kIsFloat<T>) {
     return fold_identity(fold);
   } else {
     switch (fold) {
@@ -70,9 +77,42 @@ Acc<T> contribution(Fold fold, T value) {
   }
 }
 
+/// 16-bit floats as float32, some at a time.
+constexpr std::int64_t kWideElements = 4096;
+
+template <class T>
+constexpr DType kHalfType = std::is_same_v<T, Half> ? DType::float16 : DType::bfloat16;
+
+template <class T>
+double wide_run(Fold fold, const T* x, std::int64_t n) {
+  const ConvertLoop widen = convert_loop(kHalfType<T>, DType::float32);
+  float wide[kWideElements];
+  double acc = fold_identity(fold);
+  for (std::int64_t i = 0; i < n; i += kWideElements) {
+    const std::int64_t count = std::min(kWideElements, n - i);
+    widen(x + i, wide, count);
+    acc = fold_join(fold, acc, fold_run(fold, wide, count, 0.0F));
+  }
+  return acc;
+}
+
+template <class T>
+void wide_columns(Fold fold, const T* x, std::int64_t stride, std::int64_t rows, std::int64_t width, double* acc) {
+  const ConvertLoop widen = convert_loop(kHalfType<T>, DType::float32);
+  float wide[kWideElements];
+  const std::int64_t most = kWideElements / width;
+  for (std::int64_t first = 0; first < rows; first += most) {
+    const std::int64_t count = std::min(most, rows - first);
+    for (std::int64_t r = 0; r < count; ++r) widen(x + (first + r) * stride, wide + r * width, width);
+    fold_columns(fold, wide, width, count, width, nullptr, acc);
+  }
+}
+
 template <class T>
 Acc<T> run(Fold fold, const T* x, std::int64_t n, T shift) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kIsHalf<T>) {
+    return wide_run(fold, x, n);
+  } else if constexpr (std::is_floating_point_v<T>) {
     return fold_run(fold, x, n, shift);
   } else {
     Acc<T> acc = identity<T>(fold);
@@ -83,7 +123,9 @@ Acc<T> run(Fold fold, const T* x, std::int64_t n, T shift) {
 
 template <class T>
 void columns(const Reduction& p, const T* x, std::int64_t rows, std::int64_t width, const T* shift, Acc<T>* acc) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kIsHalf<T>) {
+    wide_columns(p.fold, x, p.row_stride, rows, width, acc);
+  } else if constexpr (std::is_floating_point_v<T>) {
     fold_columns(p.fold, x, p.row_stride, rows, width, shift, acc);
   } else {
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -99,7 +141,7 @@ T finished(const Reduction& p, Acc<T> acc) {
     case Finish::none:
       break;
     case Finish::mean:
-      if constexpr (!std::is_floating_point_v<T>) {
+      if constexpr (!kIsFloat<T>) {
         if (p.count == 0) return T{0};
       }
       return static_cast<T>(acc / static_cast<Acc<T>>(p.count));
@@ -131,7 +173,7 @@ void fold_group(const Reduction& p, const T* x, std::int64_t g, std::int64_t wid
     std::int64_t rows = std::min(p.rows, begin + p.chunk_rows) - begin;
     const T* from = x + offset_of(p.folded, u / p.chunks) + begin * p.row_stride;
     if (p.runs) {
-      acc[0] = join(p.fold, acc[0], run(p.fold, from, rows, shift == nullptr ? T{0} : *shift));
+      acc[0] = join(p.fold, acc[0], run(p.fold, from, rows, shift == nullptr ? T(0) : *shift));
     } else {
       columns(p, from, rows, width, shift, acc);
     }
@@ -269,6 +311,8 @@ void reduce(const Reduction& plan, DType dtype, const void* x, const void* shift
               reinterpret_cast<Acc<T>*>(scratch));
   };
   if (dtype == DType::boolean) return go.template operator()<bool>();
+  if (dtype == DType::float16) return go.template operator()<Half>();
+  if (dtype == DType::bfloat16) return go.template operator()<BFloat16>();
   visit_real_or_integer(dtype, go);
 }
 

@@ -47,7 +47,7 @@ Reduction plan_reduction(std::span<const std::int64_t> dims, const std::vector<b
                          Finish finish);
 
 /// Integers wrap around; bool takes maximum (or) and minimum (and). `shift` (may be null) has one value per output: see
-/// fold_run. float32, float64, all integers and bool.
+/// fold_run. All floats, integers and bool; 16-bit floats are widened some at a time, and have no shift.
 void reduce(const Reduction& plan, DType dtype, const void* x, const void* shift, void* y, std::byte* scratch);
 
 }  // namespace backpass

@@ -8,6 +8,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "kernels/tile_loops.hpp"
+#include "support/bfloat16-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass {
@@ -36,15 +37,13 @@ struct NarrowHalf {
   static HWY_INLINE std::uint16_t call(float x, const TileParams&) { return Half::from_float(x); }
 };
 
-struct WidenBFloat16 {
-  static HWY_INLINE float call(std::uint16_t x, const TileParams&) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
-  }
-};
+void widen_brain(const void* const* in, void* out, std::int64_t n, const TileParams&) {
+  widen_bfloat16(static_cast<const std::uint16_t*>(in[0]), static_cast<float*>(out), n);
+}
 
-struct NarrowBFloat16 {
-  static HWY_INLINE std::uint16_t call(float x, const TileParams&) { return BFloat16::from_float(x); }
-};
+void narrow_brain(const void* const* in, void* out, std::int64_t n, const TileParams&) {
+  narrow_bfloat16(static_cast<const float*>(in[0]), static_cast<std::uint16_t*>(out), n);
+}
 
 // x86 with AVX2 has instructions for float16; elsewhere the portable code serves.
 #if HWY_ARCH_X86 && (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3)
@@ -108,12 +107,12 @@ TileLoop from_number(DType from) {
 
 TileLoop convert(DType from, DType to) {
   if (from == DType::float16) return to == DType::float32 ? widen_half : nullptr;
-  if (from == DType::bfloat16) return to == DType::float32 ? elements<WidenBFloat16, float, std::uint16_t> : nullptr;
+  if (from == DType::bfloat16) return to == DType::float32 ? widen_brain : nullptr;
   switch (to) {
     case DType::float16:
       return from == DType::float32 ? narrow_half : nullptr;
     case DType::bfloat16:
-      return from == DType::float32 ? elements<NarrowBFloat16, std::uint16_t, float> : nullptr;
+      return from == DType::float32 ? narrow_brain : nullptr;
     case DType::float32:
       return from_number<float>(from);
     case DType::float64:

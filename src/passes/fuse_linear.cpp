@@ -29,6 +29,7 @@ struct Draft {
   Perm perm_a, perm_b, perm_y;
   double alpha = 1;
   UnaryTile activation;
+  bool widened = false;       ///< 16-bit operands, float32 result
   std::string parts;          ///< what was fused, for the report
   std::vector<Value*> inner;  ///< results on the way that nobody sees any more
 
@@ -118,6 +119,7 @@ class Fuser {
       take_bias(*draft);
       take_activation(*draft);
       take_result_transposition(*draft);
+      take_widening(*draft);
       if (!draft->parts.empty()) finish(*draft, node);
     }
     graph_.remove_dead_nodes();
@@ -250,6 +252,15 @@ class Fuser {
     draft.absorb(reader, reader);
   }
 
+  /// Sums are float32 before they are rounded: gradients of float32 weights that were rounded for the product.
+  void take_widening(Draft& draft) {
+    Node* reader = graph_.only_reader(draft.result());
+    if (!is_op(reader, "Cast") || !types::halves.has(draft.a->type.dtype)) return;
+    if (reader->output(0)->type.dtype != DType::float32) return;
+    draft.widened = true;
+    draft.absorb(reader, reader);
+  }
+
   /// The transposed product of two matrices is that of their transposes the other way round: gradients of transposed
   /// weights are asked for so.
   static bool exchange_operands(Draft& draft, const Perm& perm) {
@@ -284,6 +295,7 @@ class Fuser {
     if (!draft.perm_b.empty()) node->attributes["perm_b"] = draft.perm_b;
     if (!draft.perm_y.empty()) node->attributes["perm_y"] = draft.perm_y;
     if (draft.alpha != 1) node->attributes["alpha"] = static_cast<float>(draft.alpha);
+    if (draft.widened) node->attributes["result_type"] = static_cast<std::int64_t>(DType::float32);
     set_activation(*node, draft.activation);
   }
 

@@ -16,6 +16,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h.
 #include "hwy/highway.h"
+#include "support/bfloat16-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass::HWY_NAMESPACE {
@@ -69,6 +70,14 @@ constexpr ConvertLoop kWidenHalf = each<Half, float>;
 constexpr ConvertLoop kNarrowHalf = each<float, Half>;
 #endif
 
+void widen_brain(const void* from, void* to, std::int64_t n) {
+  widen_bfloat16(static_cast<const std::uint16_t*>(from), static_cast<float*>(to), n);
+}
+
+void narrow_brain(const void* from, void* to, std::int64_t n) {
+  narrow_bfloat16(static_cast<const float*>(from), static_cast<std::uint16_t*>(to), n);
+}
+
 constexpr unsigned key(DType from, DType to) { return static_cast<unsigned>(from) << 8 | static_cast<unsigned>(to); }
 
 template <DType kFrom, class From, DType kTo, class To>
@@ -85,8 +94,9 @@ ConvertLoop frequent_loop(DType from, DType to) {
   ConvertLoop loop = nullptr;
   if (wanted == key(float16, float32)) return kWidenHalf;
   if (wanted == key(float32, float16)) return kNarrowHalf;
-  const bool found = both_ways<float32, float, bfloat16, BFloat16>(wanted, loop) ||
-                     both_ways<float32, float, float64, double>(wanted, loop) ||
+  if (wanted == key(bfloat16, float32)) return widen_brain;
+  if (wanted == key(float32, bfloat16)) return narrow_brain;
+  const bool found = both_ways<float32, float, float64, double>(wanted, loop) ||
                      both_ways<float32, float, int32, std::int32_t>(wanted, loop) ||
                      both_ways<float32, float, int64, std::int64_t>(wanted, loop) ||
                      both_ways<float32, float, uint8, std::uint8_t>(wanted, loop) ||

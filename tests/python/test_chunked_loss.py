@@ -180,12 +180,20 @@ class Head:
 
     def assert_close(self, found: list[np.ndarray], wanted: list[np.ndarray], apart: bool = False) -> None:
         """In units of the largest element: where terms cancel, the rest is as inexact as they were. Gradients of what
-        was narrowed are narrow themselves, but for that of the weight; `apart`, scores are too."""
+        was narrowed are narrow themselves, but for that of the weight; `apart`, scores are too. Gradients of scores are
+        rounded where the processor multiplies bfloat16: by 2^-9 of each, before they are added up."""
         for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
             scale = max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30)
             exact = 5e-6 if self.dtype == torch.float32 else 1e-13
-            atol = exact if not self.narrow or (k in (0, 2) and not apart) else 2.0 ** (-4 if apart else -8)
+            is_exact = k == 0 or (k == 2 and not multiplies_bfloat16())
+            atol = exact if not self.narrow or (is_exact and not apart) else 2.0 ** (-4 if apart else -8)
             np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=atol)
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether products of bfloat16 are the processor's own."""
+    about = Path("/proc/cpuinfo")
+    return "BACKPASS_MAX_ISA" not in os.environ and about.exists() and "avx512_bf16" in about.read_text()
 
 
 def drawn(seed: int) -> Head:

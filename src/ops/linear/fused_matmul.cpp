@@ -81,7 +81,6 @@ constexpr OpDef kDefinition{.name = "FusedMatMul",
                             .prepare = prepare,
                             .gradient = gradient<false>,
                             .fused_gradient = gradient<true>,
-                            .half_through_float = true,
                             .flops = count_flops};
 
 OpDef renamed(std::string_view name) {

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "gradient/rule.hpp"
 #include "graph/op.hpp"
+#include "kernels/half_gemm.hpp"
 #include "ops/flops.hpp"
 #include "ops/linear/product.hpp"
 #include "ops/shape_rules.hpp"
@@ -110,6 +112,24 @@ Kernel real_kernel(const Spec& s, const Tensor* constant_b, DType dtype) {
   };
 }
 
+Kernel half_kernel(const Spec& s, const Tensor* constant_b, DType dtype) {
+  HalfProduct half;
+  half.dtype = half.result = dtype;
+  half.alpha = s.alpha;
+  half.batch.trans_a = s.trans_a;
+  half.batch.trans_b = s.trans_b;
+  std::tie(half.batch.m, half.batch.n, half.batch.k) = std::tie(s.m, s.n, s.k);
+  half.batch.lda = s.lda();
+  half.batch.ldb = s.ldb();
+  half.batch.ldc = s.ldc();
+  half.addend = {s.has_c, s.beta, s.row_stride, s.col_stride};
+  const bool is_constant = constant_b != nullptr && constant_b->dtype() == dtype;
+  const HalfGemm gemm = is_constant ? HalfGemm(half, constant_b->data()) : HalfGemm(half);
+  return [gemm, has_c = s.has_c](const KernelArgs& args) {
+    gemm.run(args.inputs[0], args.inputs[1], has_c ? args.inputs[2] : nullptr, args.outputs[0]);
+  };
+}
+
 /// Integers: exact while the factors are 1, in double precision otherwise.
 template <class T>
 Kernel integer_kernel(const Spec& s) {
@@ -145,6 +165,7 @@ Kernel prepare(PrepareContext& c) {
     default:
       break;
   }
+  if (types::halves.has(dtype)) return half_kernel(s, c.in(1).constant, dtype);
   Kernel kernel;
   visit_real(dtype, [&]<class T>() { kernel = real_kernel<T>(s, c.in(1).constant, dtype); });
   return kernel;
@@ -179,7 +200,6 @@ const Register gemm_op{{.name = "Gemm",
                         .infer = infer,
                         .prepare = prepare,
                         .gradient = gradient,
-                        .half_through_float = true,
                         .flops = [](const Node& node) {
                           return flops::sums(
                               node, flops::shape(node.inputs.at(0)).at(node.attr_int("transA", 0) != 0 ? 0 : 1));

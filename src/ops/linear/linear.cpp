@@ -3,6 +3,7 @@
 //   perm_a, perm_b   axes of A and B in the order the product sees them (absent: as stored)
 //   perm_y           axes of the product in the order the result is stored
 //   alpha            factor of the product
+//   result_type      of a product of 16-bit floats: float32, where its sums are wanted as they are
 //   activation       what is done to each element, see ops/activations/fused_activation.hpp
 #include "graph/op.hpp"
 #include "ops/activations/fused_activation.hpp"
@@ -24,10 +25,16 @@ void check_permutation(InferContext& c, std::string_view key, std::size_t rank) 
   c.require(sound, "attribute ", key, " is ", shown(perm), ": expected a permutation of ", rank, " axes");
 }
 
+DType result_type(const Node& node, DType operands) {
+  return static_cast<DType>(node.attr_int("result_type", static_cast<std::int64_t>(operands)));
+}
+
 void infer(InferContext& c) {
   c.require(c.dtype(0) == c.dtype(1), "element types of the operands: got ", name_of(c.dtype(0)), " and ",
             name_of(c.dtype(1)), ", expected the same; insert a Cast");
-  c.set_dtype(0, c.dtype(0));
+  c.set_dtype(0, result_type(c.node, c.dtype(0)));
+  c.require(c.outputs[0].dtype == c.dtype(0) || (types::halves.has(c.dtype(0)) && c.outputs[0].dtype == DType::float32),
+            "attribute result_type is ", name_of(c.outputs[0].dtype), ": expected float32, and operands of 16 bits");
   check_activation(c);
   check_permutation(c, "perm_a", c.rank(0));
   check_permutation(c, "perm_b", c.rank(1));
@@ -57,6 +64,7 @@ Kernel prepare(PrepareContext& c) {
   product.activation = activation_of(c.node);
   product.has_bias = c.has_input(2);
   product.constant_b = c.in(1).constant;
+  product.result = c.out(0).dtype;
   product.batch = plan_product(StridedView::of(c.in(0).dims).permuted(c.node.attr_ints("perm_a")),
                                StridedView::of(c.in(1).dims).permuted(c.node.attr_ints("perm_b")),
                                StridedView::of(c.out(0).dims).permuted(inverse(c.node.attr_ints("perm_y"))));
@@ -71,7 +79,6 @@ const Register linear{{.name = "Linear",
                        .types = types::floats,
                        .infer = infer,
                        .prepare = prepare,
-                       .half_through_float = true,
                        .flops = [](const Node& node) {
                          return flops::sums(node,
                                             permuted(flops::shape(node.inputs.at(0)), node.attr_ints("perm_a")).back());

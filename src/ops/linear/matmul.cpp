@@ -56,7 +56,6 @@ const Register matmul{
      .prepare = prepare,
      .gradient = gradient<false>,
      .fused_gradient = gradient<true>,
-     .half_through_float = true,
      .flops = [](const Node& node) { return flops::sums(node, flops::shape(node.inputs.at(0)).back()); }}};
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/half_gemm.hpp"
 #include "ops/shape_rules.hpp"
 #include "support/visit.hpp"
 
@@ -144,17 +145,21 @@ GemmBatch plan_product(StridedView a, StridedView b, StridedView y) {
 
 namespace {
 
+/// The right operand is one constant matrix, as it is stored.
+bool is_whole_matrix(const Product& p, DType dtype) {
+  return p.constant_b != nullptr && p.constant_b->dtype() == dtype && p.batch.batch.empty() &&
+         p.constant_b->size() == p.batch.k * p.batch.n &&
+         p.batch.ldb == std::max<std::int64_t>(1, p.batch.trans_b ? p.batch.k : p.batch.n);
+}
+
 template <class T>
 Kernel typed_kernel(DType dtype, Product p) {
   Epilogue<T> epilogue;
   epilogue.relu = p.activation && p.activation.function->name == "Relu";  // done in registers
   if (!epilogue.relu) epilogue.activate = p.activation.bind(dtype);
   auto alpha = static_cast<T>(p.alpha);
-  bool whole = p.constant_b != nullptr && p.constant_b->dtype() == dtype && p.batch.batch.empty() &&
-               p.constant_b->size() == p.batch.k * p.batch.n &&
-               p.batch.ldb == std::max<std::int64_t>(1, p.batch.trans_b ? p.batch.k : p.batch.n);
   std::shared_ptr<const PackedMatrix<T>> packed;
-  if (whole) packed = shared_packed<T>(*p.constant_b, p.batch.trans_b, p.batch.k, p.batch.n);
+  if (is_whole_matrix(p, dtype)) packed = shared_packed<T>(*p.constant_b, p.batch.trans_b, p.batch.k, p.batch.n);
   p.constant_b = nullptr;
   return [=, p = std::move(p)](const KernelArgs& args) {
     const GemmBatch& g = p.batch;
@@ -168,9 +173,25 @@ Kernel typed_kernel(DType dtype, Product p) {
   };
 }
 
+Kernel half_kernel(DType dtype, const Product& p) {
+  HalfProduct half;
+  half.batch = p.batch;
+  half.dtype = dtype;
+  half.result = p.result != DType::undefined ? p.result : dtype;
+  half.alpha = p.alpha;
+  half.activation = p.activation;
+  half.addend.is_present = p.has_bias;
+  const bool is_whole = is_whole_matrix(p, dtype);
+  const HalfGemm gemm = is_whole ? HalfGemm(half, p.constant_b->data()) : HalfGemm(half);
+  return [gemm, has_bias = p.has_bias, bias = p.bias_input](const KernelArgs& args) {
+    gemm.run(args.inputs[0], args.inputs[1], has_bias ? args.inputs[bias] : nullptr, args.outputs[0]);
+  };
+}
+
 }  // namespace
 
 Kernel product_kernel(DType dtype, Product product) {
+  if (types::halves.has(dtype)) return half_kernel(dtype, product);
   Kernel kernel;
   visit_real(dtype, [&]<class T>() { kernel = typed_kernel<T>(dtype, std::move(product)); });
   return kernel;

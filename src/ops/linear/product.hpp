@@ -40,9 +40,10 @@ struct Product {
   bool has_bias = false;  ///< input `bias_input`, one element per column
   std::size_t bias_input = 2;
   const Tensor* constant_b = nullptr;  ///< packed once when it is a single matrix
+  DType result = DType::undefined;     ///< of output 0, where it is not that of the operands
 };
 
-/// Output 0 = f(alpha * input 0 @ input 1 + bias) for float32 and float64.
+/// Output 0 = f(alpha * input 0 @ input 1 + bias) for floats. 16-bit ones are summed in float32, and may give float32.
 Kernel product_kernel(DType dtype, Product product);
 
 }  // namespace backpass

@@ -5,7 +5,8 @@
 //   transB   not 0: weight is [classes, features], else [features, classes]
 //   reduction, ignore_index   as SoftmaxCrossEntropyLoss has them
 //   label_smoothing           as PyTorch's cross_entropy has it: a part of the label that all classes share
-//   weight_type               weights are rounded to it before they are used; they may be of 16 bits themselves
+//   weight_type               weights are rounded to it before they are used; they may be of 16 bits themselves. Where
+//                             the processor multiplies bfloat16, x and the gradients of scores are rounded to it, too
 //   mean_of_none              of no label that counts; not a number without it
 //   rows_at_once              at most so many rows are worked on together, whatever memory that takes
 //

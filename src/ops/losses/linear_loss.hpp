@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backpass/dtype.hpp"
+#include "kernels/half_gemm.hpp"
 
 namespace backpass {
 
@@ -15,8 +16,9 @@ struct LinearLossShape {
   std::int64_t classes;
   bool classes_first;  ///< weight is [classes, features], else [features, classes]
   bool wants_gradients;
-  bool converts_weight = false;   ///< it is stored, or rounded, in another type than the work is done in
-  std::int64_t rows_at_once = 0;  ///< as asked for; 0: as measurements say
+  bool converts_weight = false;    ///< it is stored, or rounded, in another type than the work is done in
+  bool multiplies_narrow = false;  ///< products of bfloat16: x and gradients of scores are rounded as the weight is
+  std::int64_t rows_at_once = 0;   ///< as asked for; 0: as measurements say
 };
 
 /// The weights as they are stored.
@@ -40,6 +42,7 @@ struct LinearLossData {
   T* dx;
   T* dweight;
   T* dbias;
+  HalfGemmCache* products = nullptr;  ///< of bfloat16; there where the shape wants them
 };
 
 /// The rows that count, with their labels and the weights of those in the loss; there is room for all rows.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <type_traits>
 
 #include "kernels/gemm.hpp"
 #include "ops/losses/linear_loss_workspace.hpp"
@@ -28,11 +30,13 @@ class LinearLossChunk {
         ld_(distance_for(count_)),
         is_first_(begin == 0),
         is_gathered_(counted.count != shape.rows),
+        width_(is_gathered_ ? std::min(whole_groups(count_), ld_) : count_),
         x_(is_gathered_ ? w_.x : d_.x + begin * s_.features),
         dx_(is_gathered_ || d_.dx == nullptr ? w_.dx : d_.dx + begin * s_.features) {}
 
   void forward() {
     if (is_gathered_) gather_rows();
+    if (s_.multiplies_narrow) narrow_rows();
     mass_ = d_.share == 0 ? 0 : weight_of_all_classes();
     const std::int64_t length = s_.converts_weight ? kBackwardClasses : kForwardClasses;
     for_each_block(length, [&](std::int64_t begin, std::int64_t end) {
@@ -47,6 +51,7 @@ class LinearLossChunk {
     make_factors();
     for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
       make_score_gradients(begin, end);
+      if (s_.multiplies_narrow) narrow_scores(begin, end);
       if (d_.dweight != nullptr) multiply_dweight(begin, end);
       if (d_.dx != nullptr) multiply_dx(begin, end);
     });
@@ -58,6 +63,11 @@ class LinearLossChunk {
 
   struct Matrix {
     const T* data;
+    std::int64_t ld;
+  };
+
+  struct NarrowMatrix {
+    const std::uint16_t* data;
     std::int64_t ld;
   };
 
@@ -122,7 +132,58 @@ class LinearLossChunk {
     return {w_.weight, std::max<std::int64_t>(1, length)};
   }
 
+  /// Rows beyond the last are zero.
+  void narrow_rows() {
+    const std::int64_t elements = count_ * s_.features;
+    convert_loop(kType, DType::bfloat16)(x_, w_.narrow_x, elements);
+    std::fill(w_.narrow_x + elements, w_.narrow_x + width_ * s_.features, std::uint16_t{0});
+  }
+
+  /// As weight().
+  NarrowMatrix narrow_weight(std::int64_t begin, std::int64_t end) const {
+    const StoredWeight& w = d_.weight;
+    const auto* from = static_cast<const std::byte*>(w.data) + byte_size(w.dtype, weight_offset(begin));
+    if (w.dtype == DType::bfloat16) return {reinterpret_cast<const std::uint16_t*>(from), weight_ld()};
+    const std::int64_t lines = s_.classes_first ? end - begin : s_.features;
+    const std::int64_t length = s_.classes_first ? s_.features : end - begin;
+    const ConvertLoop narrow = convert_loop(w.dtype, DType::bfloat16);
+    parallel_for(lines, grain_for(4 * length), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        narrow(from + byte_size(w.dtype, i * weight_ld()), w_.narrow_weight + i * length, length);
+      }
+    });
+    return {w_.narrow_weight, std::max<std::int64_t>(1, length)};
+  }
+
+  /// Gradients of scores, columns beyond the last zero.
+  void narrow_scores(std::int64_t begin, std::int64_t end) const {
+    parallel_for(end - begin, grain_for(4 * ld_), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        std::uint16_t* to = w_.narrow_scores + i * ld_;
+        convert_loop(kType, DType::bfloat16)(block(begin) + i * ld_, to, count_);
+        std::fill(to + count_, to + width_, std::uint16_t{0});
+      }
+    });
+  }
+
+  /// C = op(A) op(B), or that added to C, of bfloat16 matrices.
+  void multiply_narrow(const NarrowMatrix& a, bool trans_a, const NarrowMatrix& b, bool trans_b, std::int64_t m,
+                       std::int64_t n, std::int64_t k, bool adds, T* c, std::int64_t ldc) const {
+    if constexpr (std::is_same_v<T, float>) {
+      GemmBatch sizes;
+      std::tie(sizes.trans_a, sizes.trans_b) = std::tie(trans_a, trans_b);
+      std::tie(sizes.m, sizes.n, sizes.k) = std::tie(m, n, k);
+      std::tie(sizes.lda, sizes.ldb, sizes.ldc) = std::tie(a.ld, b.ld, ldc);
+      d_.products->run(sizes, adds, a.data, b.data, c);
+    }
+  }
+
   void multiply_scores(std::int64_t begin, std::int64_t end) {
+    if (s_.multiplies_narrow) {
+      multiply_narrow(narrow_weight(begin, end), !s_.classes_first, {w_.narrow_x, x_ld()}, true, end - begin, width_,
+                      s_.features, false, block(begin), ld_);
+      return;
+    }
     const Matrix w = weight(begin, end);
     gemm<T>(!s_.classes_first, true, end - begin, count_, s_.features, T{1}, w.data, w.ld, x_, x_ld(), T{0},
             block(begin), ld_);
@@ -226,7 +287,12 @@ class LinearLossChunk {
     const std::int64_t n = end - begin;
     const T keep = is_first_ ? T{0} : T{1};
     T* to = d_.dweight + weight_offset(begin);
-    if (s_.classes_first) {
+    const NarrowMatrix narrow{w_.narrow_scores, ld_};
+    if (s_.multiplies_narrow && s_.classes_first) {
+      multiply_narrow(narrow, false, {w_.narrow_x, x_ld()}, false, n, s_.features, width_, !is_first_, to, weight_ld());
+    } else if (s_.multiplies_narrow) {
+      multiply_narrow({w_.narrow_x, x_ld()}, true, narrow, true, s_.features, n, width_, !is_first_, to, weight_ld());
+    } else if (s_.classes_first) {
       gemm<T>(false, false, n, s_.features, count_, T{1}, block(begin), ld_, x_, x_ld(), keep, to, weight_ld());
     } else {
       gemm<T>(true, true, s_.features, n, count_, T{1}, x_, x_ld(), block(begin), ld_, keep, to, weight_ld());
@@ -234,6 +300,11 @@ class LinearLossChunk {
   }
 
   void multiply_dx(std::int64_t begin, std::int64_t end) {
+    if (s_.multiplies_narrow) {
+      multiply_narrow({w_.narrow_scores, ld_}, true, narrow_weight(begin, end), !s_.classes_first, width_, s_.features,
+                      end - begin, begin != 0, dx_, x_ld());
+      return;
+    }
     const Matrix w = weight(begin, end);
     gemm<T>(true, !s_.classes_first, count_, s_.features, end - begin, T{1}, block(begin), ld_, w.data, w.ld,
             begin == 0 ? T{0} : T{1}, dx_, x_ld());
@@ -252,6 +323,7 @@ class LinearLossChunk {
   const T* weights_;
   std::int64_t count_, ld_;
   bool is_first_, is_gathered_;
+  std::int64_t width_;  // columns of bfloat16 products: where data decide their number, one of few
   const T* x_;
   T* dx_;
   double mass_ = 0;  // weight of all classes

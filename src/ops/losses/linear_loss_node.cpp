@@ -114,6 +114,9 @@ LinearLossNode::LinearLossNode(PrepareContext& c, std::size_t first, std::size_t
             .wants_gradients = wants_[0] || wants_[1] || wants_[2],
             .converts_weight = weight_type_ != dtype_ || rounded_ != DType::undefined,
             .rows_at_once = c.node.attr_int("rows_at_once", 0)};
+  shape_.multiplies_narrow = dtype_ == DType::float32 && multiplies_bfloat16() &&
+                             (weight_type_ == DType::bfloat16 || rounded_ == DType::bfloat16);
+  if (shape_.multiplies_narrow) products_ = std::make_shared<HalfGemmCache>();
   work_ = c.reserve(linear_loss_scratch(shape_, byte_size(dtype_, 1)));
   losses_ = c.reserve(byte_size(DType::float64, shape_.rows));
   rows_ = c.reserve(byte_size(DType::int64, shape_.rows));
@@ -143,7 +146,8 @@ double LinearLossNode::run_as(const KernelArgs& a, const T* flows, bool is_mean)
                                .losses = reinterpret_cast<double*>(a.scratch + losses_),
                                .dx = gradient(0),
                                .dweight = gradient(1),
-                               .dbias = gradient(2)};
+                               .dbias = gradient(2),
+                               .products = products_.get()};
   linear_loss(shape_, data, counted, a.scratch + work_);
   return total;
 }

@@ -2,6 +2,7 @@
 // in a row, gradients of x, weight and bias, attributes.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -41,6 +42,7 @@ class LinearLossNode {
   bool has_bias_, has_weights_;
   bool wants_[3];
   LinearLossShape shape_;
+  std::shared_ptr<HalfGemmCache> products_;
   double smoothing_;
   std::optional<std::int64_t> ignore_;
   std::string where_;

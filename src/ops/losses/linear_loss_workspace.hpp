@@ -25,6 +25,11 @@ inline std::int64_t distance_for(std::int64_t rows) {
   return ((rows + kTileColumns - 1) / kTileColumns | 1) * kTileColumns;
 }
 
+/// As many rows as columns of whole groups.
+inline std::int64_t whole_groups(std::int64_t rows) {
+  return (rows + kTileColumns - 1) / kTileColumns * kTileColumns;
+}
+
 /// Takes pieces of scratch memory one after the other; without memory, it only adds up their sizes.
 class Carver {
  public:
@@ -49,6 +54,9 @@ struct Workspace {
   T* x;           ///< [rows, features]: the chunk's rows, where not all rows count
   T* dx;          ///< the same for their gradients
   T* weight;      ///< of a block of classes, converted
+  std::uint16_t* narrow_x;       ///< [rows, features], as bfloat16
+  std::uint16_t* narrow_weight;  ///< of a block of classes, as bfloat16
+  std::uint16_t* narrow_scores;  ///< gradients of scores of a block of classes, as bfloat16
   T* shifts;      ///< [tiles, ld]
   T* sums;        ///< [tiles, ld]; then the factors that make probabilities of exponentials, times the row's flow
   T* score_sums;  ///< [tiles, ld]
@@ -62,8 +70,13 @@ struct Workspace {
     const std::int64_t tiles = tile_count(s.classes);
     scores = c.take<T>((s.wants_gradients ? s.classes : std::min(s.classes, kForwardClasses)) * ld);
     x = c.take<T>(rows * s.features);
-    dx = c.take<T>(s.wants_gradients ? rows * s.features : 0);
-    weight = c.take<T>(s.converts_weight ? std::min(s.classes, kBackwardClasses) * s.features : 0);
+    dx = c.take<T>(s.wants_gradients ? whole_groups(rows) * s.features : 0);
+    const std::int64_t block = std::min(s.classes, kBackwardClasses);
+    const bool narrow = s.multiplies_narrow;
+    weight = c.take<T>(s.converts_weight && !narrow ? block * s.features : 0);
+    narrow_x = c.take<std::uint16_t>(narrow ? whole_groups(rows) * s.features : 0);
+    narrow_weight = c.take<std::uint16_t>(narrow ? block * s.features : 0);
+    narrow_scores = c.take<std::uint16_t>(narrow && s.wants_gradients ? block * ld : 0);
     shifts = c.take<T>(tiles * ld);
     sums = c.take<T>(tiles * ld);
     score_sums = c.take<T>(tiles * ld);

@@ -30,8 +30,7 @@ OpDef reduction(std::string_view name, int since, std::string_view doc, DTypeSet
           .types = types,
           .infer = infer_reduce,
           .prepare = prepare<fold, finish>,
-          .gradient = reduce_rule(name),
-          .half_through_float = true};
+          .gradient = reduce_rule(name)};
 }
 
 const Register kSum(reduction<Fold::sum>("ReduceSum", 13, "sum over axes", kSumTypes));
