@@ -338,6 +338,16 @@ def test_many_scores_without_dropout(form: str, moved: bool) -> None:
         assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
 
 
+def test_no_numbers_without_dropout() -> None:
+    """A query that sees no key gives what Softmax gives of minus infinity, and its gradients."""
+    c = Case("added", heads=2, queries=513, keys=521, mask_shape=(2, 1, 513, 521))
+    given = tensors(c)
+    given[4][:, :, 7] = -np.inf
+    found = run(session(without_dropout(c)), c, given)
+    assert found[0].isnan().any()
+    assert_close(found, run(session(without_dropout(c), fused=False), c, given), c.dtype)
+
+
 def test_few_scores_without_dropout_stay() -> None:
     assert not is_fused(session(without_dropout(Case())))
 
