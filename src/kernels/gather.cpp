@@ -109,6 +109,26 @@ void add_rows(const std::string& label, const GatherShape& s, const T* updates, 
   add_narrow_rows(s, updates, indices, out);
 }
 
+/// Threads own columns: equal indices meet in the order they are given.
+template <class T, class I>
+void add_to_rows(const std::string& label, const GatherShape& s, const T* updates, const I* indices, T* out) {
+  for (std::int64_t j = 0; j < s.count; ++j) checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
+  constexpr std::int64_t kColumns = 128;
+  const std::int64_t strips = (s.inner + kColumns - 1) / kColumns;
+  parallel_for(s.outer * strips, grain_for(kColumns * s.count), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t block = item / strips;
+      const std::int64_t column = (item % strips) * kColumns;
+      const std::int64_t n = std::min(kColumns, s.inner - column);
+      for (std::int64_t j = 0; j < s.count; ++j) {
+        const std::int64_t row = checked_index(label, static_cast<std::int64_t>(indices[j]), j, s.extent);
+        add_run(updates + (block * s.count + j) * s.inner + column, n,
+                out + (block * s.extent + row) * s.inner + column, [](T sum) { return sum; });
+      }
+    }
+  });
+}
+
 template <class T, class I>
 void put_rows(const std::string& label, const GatherShape& s, const T* rows, const I* indices, T* out,
               std::int64_t* room) {
@@ -149,6 +169,15 @@ void gather_grad(const std::string& label, DType dtype, DType index_type, const 
     visit_real(dtype, [&]<class T>() {
       add_rows(label, shape, static_cast<const T*>(updates), static_cast<const I*>(indices), static_cast<T*>(out),
                room);
+    });
+  });
+}
+
+void add_gathered(const std::string& label, DType dtype, DType index_type, const GatherShape& shape,
+                  const void* updates, const void* indices, void* out) {
+  visit_index(index_type, [&]<class I>() {
+    visit_real(dtype, [&]<class T>() {
+      add_to_rows(label, shape, static_cast<const T*>(updates), static_cast<const I*>(indices), static_cast<T*>(out));
     });
   });
 }

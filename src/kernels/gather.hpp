@@ -43,6 +43,10 @@ void gather(const std::string& label, DType dtype, DType index_type, const Gathe
 void gather_grad(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* updates,
                  const void* indices, void* out, std::int64_t* room);
 
+/// out[o, indices[j], :] += updates[o, j, :], in the order of j whatever the number of threads. Real types.
+void add_gathered(const std::string& label, DType dtype, DType index_type, const GatherShape& shape,
+                  const void* updates, const void* indices, void* out);
+
 /// out = 0; out[indices[j], :] = rows[j, :], of equal indices the last. One block; `room` as for gather_grad.
 void put_rows(const std::string& label, DType dtype, DType index_type, const GatherShape& shape, const void* rows,
               const void* indices, void* out, std::int64_t* room);

@@ -82,8 +82,8 @@ class Fusion {
     Value* q = packed(b, operands_[0]);
     Value* k = packed(b, operands_[1]);
     Value* v = packed(b, operands_[2]);
-    Value* ratio = found_.dropout->input(1);
-    Value* training = found_.dropout->input(2);
+    Value* ratio = found_.dropout == nullptr ? nullptr : found_.dropout->input(1);
+    Value* training = found_.dropout == nullptr ? nullptr : found_.dropout->input(2);
     Value* y =
         b.op("FusedAttention", {q, k, v, mask_, nullptr, nullptr, nullptr, ratio, training}, attributes_, "backpass");
     if (gradient != nullptr) {
@@ -107,8 +107,10 @@ class Fusion {
       factor_ = b.scalar(found_.scale, found_.q);
       operands_[0] = Turned::of(b.op("Mul", {found_.q, factor_}));
     }
-    attributes_ = {{"scale", is_exact ? scale : 1.0F}, {"stream", dropout::stream_name(*found_.dropout)}};
-    if (found_.dropout->has_attribute("seed")) attributes_.emplace_back("seed", found_.dropout->attr_int("seed"));
+    attributes_ = {{"scale", is_exact ? scale : 1.0F}};
+    if (found_.dropout != nullptr) attributes_.emplace_back("stream", dropout::stream_name(*found_.dropout));
+    if (found_.dropout != nullptr && found_.dropout->has_attribute("seed"))
+      attributes_.emplace_back("seed", found_.dropout->attr_int("seed"));
     if (found_.unseen == Unseen::nan && !found_.masks.empty())
       attributes_.emplace_back("unseen_is_nan", std::int64_t{1});
   }
@@ -167,11 +169,20 @@ class Fusion {
   bool is_moved_ = false;
 };
 
-/// What FusedAttention computes. Without dropout nothing is gained.
+/// Scores of one head that no second-level cache holds: written out, each step over them goes to memory and back.
+bool has_many_scores(const WrittenAttention& found) {
+  constexpr std::int64_t kMany = 512 * 512;
+  const Shape& scores = *found.scores->output(0)->type.shape;
+  const Dim& queries = scores[scores.size() - 2];
+  return queries.is_known() && scores.back().is_known() && queries.value() * scores.back().value() >= kMany;
+}
+
+/// What FusedAttention computes. Without dropout, few scores are as fast written out.
 bool is_fusable(const WrittenAttention& found) {
   const bool hides_nan =
       found.flag != nullptr && found.flag->producer != nullptr && found.flag->producer->op == "IsNaN";
-  if (found.dropout == nullptr || found.masks.size() > 1 || hides_nan) return false;
+  if (found.dropout == nullptr && !has_many_scores(found)) return false;
+  if (found.masks.size() > 1 || hides_nan) return false;
   if (found.masks.empty()) return true;
   const WrittenMask& mask = found.masks.front();
   return mask.kind == WrittenMask::Kind::added || (mask.kind == WrittenMask::Kind::seen && mask.value == found.flag);
@@ -198,6 +209,20 @@ bool is_closed(const Graph& graph, const WrittenAttention& found, const WrittenA
   return is_closed(graph, nodes, results);
 }
 
+Report report_of(const Node& node, const WrittenAttention& found) {
+  std::vector<Value*> inner{found.scores->output(0), found.softmax->output(0)};
+  std::string what = concat("joined ", node.label(), " with ", found.scores->label());
+  std::string why = "scores of all queries are never needed together";
+  if (found.dropout == nullptr) {
+    what += concat(" and ", found.softmax->label());
+  } else {
+    inner.push_back(found.dropout->output(0));
+    what += concat(", ", found.softmax->label(), " and ", found.dropout->label());
+    why += ", and what was dropped is drawn again";
+  }
+  return {.node = node.label(), .what = what, .why = why, .bytes_saved = bytes_of(inner)};
+}
+
 }  // namespace
 
 void fuse_attention(Graph& graph, Reports& reports) {
@@ -207,15 +232,11 @@ void fuse_attention(Graph& graph, Reports& reports) {
   for (Node* node : nodes) {
     std::optional<WrittenAttention> found = match_attention(*node);
     if (!found || !is_fusable(*found)) continue;
-    const std::optional<WrittenAttentionGradient> gradient = match_attention_gradient(graph, *found);
+    const std::optional<WrittenAttentionGradient> gradient =
+        found->dropout == nullptr ? std::nullopt : match_attention_gradient(graph, *found);
     if (!is_closed(graph, *found, gradient ? &*gradient : nullptr) || has_learned_mask(graph, found->masks)) continue;
     if (!gradient) take_factors(*found);
-    Value* inner[] = {found->scores->output(0), found->softmax->output(0), found->dropout->output(0)};
-    reports.push_back({.node = node->label(),
-                       .what = concat("joined ", node->label(), " with ", found->scores->label(), ", ",
-                                      found->softmax->label(), " and ", found->dropout->label()),
-                       .why = "scores of all queries are never needed together, and what was dropped is drawn again",
-                       .bytes_saved = bytes_of(inner)});
+    reports.push_back(report_of(*node, *found));
     Fusion(graph, *found).run(gradient ? &*gradient : nullptr);
     changed = true;
   }

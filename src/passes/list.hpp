@@ -80,6 +80,10 @@ void fuse_attention(Graph& graph, Reports& reports);
 /// all rows are never there together. See ops/losses/linear_cross_entropy.cpp.
 void chunk_loss(Graph& graph, Reports& reports);
 
+/// Where the gradient of Gather is added to others (an embedding that is the head's weight, too), its rows are: the sum
+/// is there already, and no tensor of zeros is made for them.
+void add_gathered(Graph& graph, Reports& reports);
+
 /// BatchNormalization in training becomes statistics, and a pointwise part that is fused with what stands around it.
 void split_batch_norm(Graph& graph, Reports& reports);
 
@@ -118,6 +122,7 @@ inline constexpr Pass kPasses[] = {
     {"slices_to_split", slices_to_split, Side::before, Graphs::plans},
     {"fuse_attention", fuse_attention, Side::both, Graphs::plans},
     {"chunk_loss", chunk_loss, Side::both, Graphs::plans},
+    {"add_gathered", add_gathered, Side::after, Graphs::plans},
     {"split_batch_norm", split_batch_norm, Side::after, Graphs::plans},
     {"keep_less", keep_less, Side::after, Graphs::plans},
     {"fuse_linear", fuse_linear, Side::after, Graphs::plans},

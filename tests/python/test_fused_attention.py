@@ -315,6 +315,43 @@ def test_a_mask_with_a_gradient() -> None:
     assert not is_fused(session(written(c), "qkvm", steady_inputs=["m"]))
 
 
+def without_dropout(c: Case) -> onnx.ModelProto:
+    model = written(c)
+    for node in model.graph.node:
+        if node.op_type == "Dropout":
+            node.op_type = "Identity"
+            del node.input[1:]
+    return model
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_many_scores_without_dropout(form: str, moved: bool) -> None:
+    c = Case(form, heads=2, queries=513, keys=521, size=3, v_size=5, moved=moved, mask_shape=(2, 1, 513, 521))
+    given = tensors(c)
+    s, parts = session(without_dropout(c)), session(without_dropout(c), fused=False)
+    assert is_fused(s)
+    assert s.plan(given[:3] + given[4:]).peak_bytes < 0.5 * parts.plan(given[:3] + given[4:]).peak_bytes
+    found = run(s, c, given)
+    assert_close(found, run(parts, c, given), c.dtype)
+    for a, b in zip(found, run(session(without_dropout(c), threads=2), c, given), strict=True):
+        assert torch.equal(a.nan_to_num(9.0), b.nan_to_num(9.0))
+
+
+def test_no_numbers_without_dropout() -> None:
+    """A query that sees no key gives what Softmax gives of minus infinity, and its gradients."""
+    c = Case("added", heads=2, queries=513, keys=521, mask_shape=(2, 1, 513, 521))
+    given = tensors(c)
+    given[4][:, :, 7] = -np.inf
+    found = run(session(without_dropout(c)), c, given)
+    assert found[0].isnan().any()
+    assert_close(found, run(session(without_dropout(c), fused=False), c, given), c.dtype)
+
+
+def test_few_scores_without_dropout_stay() -> None:
+    assert not is_fused(session(without_dropout(Case())))
+
+
 def test_less_memory_and_nothing_is_moved() -> None:
     c = Case(batch=4, heads=2, queries=96, keys=96, size=16, v_size=16, moved=True)
     given = tensors(c)

@@ -306,6 +306,7 @@ def test_the_most_rows_that_can_have_labels_decide(length: int, joins: bool, mon
     module(words, labels).backward()
     assert SKIPPED in module.explain()
     assert ("some rows at a time" in module.explain()) == joins, module.explain()
+    assert "added the rows of" in module.explain()
     torch.testing.assert_close(tied.words.weight.grad, wanted, rtol=1e-4, atol=1e-7)
 
 

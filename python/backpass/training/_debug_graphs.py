@@ -18,6 +18,7 @@ from backpass.training.model_desc_validation import LEARNING_RATE_IO_DESCRIPTION
 _DOMAIN = "com.microsoft"
 # Passes whose operators exist in Backpass alone.
 _OWN = (
+    "add_gathered",
     "chunk_loss",
     "fuse_attention",
     "fuse_linear",

@@ -1,10 +1,11 @@
-// Gather, ShrunkenGather and GatherGrad: slices along an axis picked by index.
+// Gather, ShrunkenGather, GatherGrad and AddGathered: slices along an axis picked by index.
 #include "ops/indexing/gather.hpp"
 
 #include "gradient/positions.hpp"
 #include "graph/op.hpp"
 #include "graph/partial_read.hpp"
 #include "kernels/gather.hpp"
+#include "kernels/strided_copy.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
 
@@ -73,17 +74,40 @@ void infer_gather_grad(InferContext& c) {
   c.set_shape(0, c.ints(0));
 }
 
+/// Where input 2 is added, at the indices of input 1.
+kernels::GatherShape gathered_rows(const PrepareContext& c, const Dims& data) {
+  const auto shape = shape_of(data, c.axis(c.node.attr_int("axis", 0), data.size()), c.in(1).size());
+  c.require(c.in(2).size() == shape.outer * shape.count * shape.inner, "gradient: got ", shown(c.in(2).dims),
+            ", expected ", shape.outer * shape.count * shape.inner, " elements to scatter into ", shown(data));
+  return shape;
+}
+
 Kernel prepare_gather_grad(PrepareContext& c) {
   DType dtype = c.in(2).dtype;
   DType index_type = c.in(1).dtype;
-  const Dims& data = c.out(0).dims;
-  auto shape = shape_of(data, c.axis(c.node.attr_int("axis", 0), data.size()), c.in(1).size());
-  c.require(c.in(2).size() == shape.outer * shape.count * shape.inner, "gradient: got ", shown(c.in(2).dims),
-            ", expected ", shape.outer * shape.count * shape.inner, " elements to scatter into ", shown(data));
+  const kernels::GatherShape shape = gathered_rows(c, c.out(0).dims);
   const std::size_t room = c.reserve(byte_size(DType::int64, shape.extent + shape.count));
   return [=, label = c.node.label()](const KernelArgs& args) {
     kernels::gather_grad(label, dtype, index_type, shape, args.inputs[2], args.inputs[1], args.outputs[0],
                          reinterpret_cast<std::int64_t*>(args.scratch + room));
+  };
+}
+
+/// Inputs: what rows are added to, indices, the rows.
+void infer_add_gathered(InferContext& c) {
+  c.require(c.dtype(0) == c.dtype(2), "rows: got ", name_of(c.dtype(2)), ", expected ", name_of(c.dtype(0)));
+  movement::require_index(c, 1);
+  rules::same_as_input(c);
+}
+
+Kernel prepare_add_gathered(PrepareContext& c) {
+  const DType dtype = c.in(0).dtype;
+  const DType index_type = c.in(1).dtype;
+  const std::int64_t count = c.in(0).size();
+  const kernels::GatherShape shape = gathered_rows(c, c.in(0).dims);
+  return [=, label = c.node.label()](const KernelArgs& args) {
+    if (args.outputs[0] != args.inputs[0]) kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
+    kernels::add_gathered(label, dtype, index_type, shape, args.inputs[2], args.inputs[1], args.outputs[0]);
   };
 }
 
@@ -124,6 +148,16 @@ const Register gather_grad{{.name = "GatherGrad",
                             .infer = infer_gather_grad,
                             .prepare = prepare_gather_grad,
                             .half_through_float = true}};
+
+const Register add_gathered{{.name = "AddGathered",
+                             .domain = "backpass",
+                             .doc = "A sum that GatherGrad would be added to: rows are added at their indices.",
+                             .inputs = {3, 3},
+                             .types = types::floats,
+                             .infer = infer_add_gathered,
+                             .prepare = prepare_add_gathered,
+                             .half_through_float = true,
+                             .in_place_input = 0}};
 
 }  // namespace
 }  // namespace backpass

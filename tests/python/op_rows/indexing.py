@@ -113,6 +113,10 @@ def gather_grad(shape: Any, indices: Any, dy: Any, axis: int = 0) -> Any:
     return dx
 
 
+def add_gathered(base: Any, indices: Any, dy: Any, axis: int = 0) -> Any:
+    return base + gather_grad(base.shape, indices, dy, axis)
+
+
 def gather_elements_grad(dy: Any, shape: Any, indices: Any, axis: int = 0) -> Any:
     dx = np.zeros(shape, dy.dtype)
     where = list(np.indices(indices.shape))
@@ -209,6 +213,18 @@ ROWS = [
         dtypes=FLOATS,
         domain="com.microsoft",
         oracle=gather_grad,
+    ),
+    Row(
+        "AddGathered",
+        [
+            case((5, 4), const([4, 0, -1, 4]), (4, 4)),
+            case((3, 5, 300), const([[1, 1], [4, 1]]), (3, 2, 2, 300), axis=1),
+            case((3, 5), const([], "int32"), (3, 0), axis=-1),
+            case((0, 4), const([], "int64"), (0, 4)),
+        ],
+        dtypes=FLOATS,
+        domain="backpass",
+        oracle=add_gathered,
     ),
     Row(
         "GatherElementsGrad",
