@@ -23,8 +23,8 @@ template <class T>
 constexpr bool kIsFloat = std::is_floating_point_v<T> || kIsHalf<T>;
 
 template <class T>
-using Acc = std::conditional_t<kIsFloat<T>, double,
-                               std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
+using Acc =
+    std::conditional_t<kIsFloat<T>, double, std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
 
 template <class T>
 Acc<T> identity(Fold fold) {

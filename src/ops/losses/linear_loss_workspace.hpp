@@ -26,9 +26,7 @@ inline std::int64_t distance_for(std::int64_t rows) {
 }
 
 /// As many rows as columns of whole groups.
-inline std::int64_t whole_groups(std::int64_t rows) {
-  return (rows + kTileColumns - 1) / kTileColumns * kTileColumns;
-}
+inline std::int64_t whole_groups(std::int64_t rows) { return (rows + kTileColumns - 1) / kTileColumns * kTileColumns; }
 
 /// Takes pieces of scratch memory one after the other; without memory, it only adds up their sizes.
 class Carver {
@@ -50,14 +48,14 @@ class Carver {
 
 template <class T>
 struct Workspace {
-  T* scores;      ///< [classes, ld], or one block of it when no gradients are wanted
-  T* x;           ///< [rows, features]: the chunk's rows, where not all rows count
-  T* dx;          ///< the same for their gradients
-  T* weight;      ///< of a block of classes, converted
+  T* scores;                     ///< [classes, ld], or one block of it when no gradients are wanted
+  T* x;                          ///< [rows, features]: the chunk's rows, where not all rows count
+  T* dx;                         ///< the same for their gradients
+  T* weight;                     ///< of a block of classes, converted
   std::uint16_t* narrow_x;       ///< [rows, features], as bfloat16
   std::uint16_t* narrow_weight;  ///< of a block of classes, as bfloat16
   std::uint16_t* narrow_scores;  ///< gradients of scores of a block of classes, as bfloat16
-  T* shifts;      ///< [tiles, ld]
+  T* shifts;                     ///< [tiles, ld]
   T* sums;        ///< [tiles, ld]; then the factors that make probabilities of exponentials, times the row's flow
   T* score_sums;  ///< [tiles, ld]
   T* shares;      ///< [ld]
