@@ -58,4 +58,5 @@ NB_MODULE(_core, m) {
   bind_custom(m);
   bind_checkpoint(m);
   bind_optimizer(m);
+  bind_noted(m);
 }
