@@ -1,5 +1,5 @@
-"""Training steps in a process of their own, for benchmarks/neighbour.py: each line read is a number of seconds, answered
-by the times of the steps taken meanwhile.
+"""Training steps in a process of their own, for benchmarks/neighbour.py: each line read is a number of seconds,
+answered by the times of the steps taken meanwhile.
 
 python benchmarks/neighbour_worker.py SUBJECT THREADS FOLDER
 

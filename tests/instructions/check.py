@@ -4,8 +4,8 @@ python tests/instructions/check.py build/dev/backpass_steps            the gate:
 python tests/instructions/check.py build/dev/backpass_steps --write    keeps what is counted now
 
 What a step costs whatever its size can be seen in no timing of everyday sizes, and adds up unnoticed. Counts do not
-depend on the load of a machine; on its C library and compiler they do a little, hence the tolerance. The instruction set
-is capped, for valgrind does not know all of them.
+depend on the load of a machine; on its C library and compiler they do a little, hence the tolerance. The instruction
+set is capped, for valgrind does not know all of them.
 """
 
 from __future__ import annotations

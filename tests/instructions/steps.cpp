@@ -1,6 +1,6 @@
-// Small steps whose instructions check.py counts. Extents are tiny: next to nothing of it is arithmetic, so that what is
-// counted is what a step costs whatever its size. Each piece of work is done by counted(), after some steps that make
-// what is made once; the number of times and the name are printed, in order.
+// Small steps whose instructions check.py counts. Extents are tiny: next to nothing of it is arithmetic, so that what
+// is counted is what a step costs whatever its size. Each piece of work is done by counted(), after some steps that
+// make what is made once; the number of times and the name are printed, in order.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -80,8 +80,7 @@ void native_step() {
   onnx_io::ModelProto model = perceptron();
   for (const Parameter& p : kPerceptron) {
     const Tensor values = filled(p.dims);
-    model.graph.initializer.push_back(
-        onnx_io::make_tensor<float>(p.name, DType::float32, p.dims, numbers_in(values)));
+    model.graph.initializer.push_back(onnx_io::make_tensor<float>(p.name, DType::float32, p.dims, numbers_in(values)));
   }
   const ModelSource source = ModelSource::from_bytes(onnx_io::write_model(model));
   TrainerOptions options;
