@@ -99,7 +99,7 @@ getting-started: build build/getting_started/usr ## train PyTorch's tutorial mod
 	$(PY) examples/getting_started/compare.py --steps 600
 
 test: build ## C++ and Python tests, everyday suite
-	@$(call apt_install,openmpi-bin)
+	@$(call apt_install,openmpi-bin valgrind)
 	@$(call ctest,$(BUILD))
 	$(PY) -m pytest -q -n $(JOBS)
 

@@ -4,6 +4,7 @@ blocks, first without the neighbour, then with it.
 python benchmarks/neighbour.py                    a perceptron and a small convolutional network, one and two threads
 python benchmarks/neighbour.py --pin              the neighbour stays on the last core instead of going where it likes
 python benchmarks/neighbour.py --large            two networks that take milliseconds: do threads still pay?
+python benchmarks/neighbour.py --training         training steps, natively and through torch: see neighbour_worker.py
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,13 +134,74 @@ def report(network: str, busy: bool, samples: dict[str, list[float]]) -> None:
         print(f"{network:<14} {'busy' if busy else 'quiet':<6} {name:<14}{numbers}", flush=True)
 
 
+TRAINING = [
+    "mlp", "mlp+torch", "cnn", "cnn+torch", "mlp ORTModule", "llama ORTModule", "mlp eager", "llama eager",
+]  # fmt: skip
+WORKER = Path(__file__).with_name("neighbour_worker.py")
+TURNS = 4
+
+
+class Worker:
+    """Steps of one subject in a process of its own."""
+
+    def __init__(self, subject: str, threads: int, folder: Path) -> None:
+        command = [sys.executable, str(WORKER), subject, str(threads), str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args} ended")
+        return line
+
+    def times(self, seconds: float) -> list[float]:
+        assert self.process.stdin is not None
+        print(seconds, file=self.process.stdin, flush=True)
+        return [float(word) for word in self._line().split()]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def training(subjects: list[str], threads: list[int], seconds: float, pinned: bool) -> None:
+    """Steps beside a neighbour, in terms of what one thread takes without it."""
+    print(f"{'step':<16}{'threads':>8} {'core':<6}{'minimum':>9}{'median':>9}{'9 of 10':>9}  ms {'of one, quiet':>16}")
+    with tempfile.TemporaryDirectory() as made:
+        subprocess.run([sys.executable, str(WORKER), "prepare", "1", made], check=True)
+        for subject in subjects:
+            workers = {n: Worker(subject, n, Path(made)) for n in threads}
+            found: dict[tuple[int, bool], list[float]] = {(n, b): [] for b in (False, True) for n in threads}
+            for _ in range(TURNS):
+                for n, is_busy in found:
+                    with neighbour(is_busy, pinned):
+                        found[n, is_busy] += workers[n].times(seconds / TURNS)
+            for worker in workers.values():
+                worker.close()
+            alone = statistics.median(found[min(threads), False])
+            for (n, is_busy), times in found.items():
+                cells = (min(times), statistics.median(times), sorted(times)[len(times) * 9 // 10])
+                numbers = "".join(f"{1e3 * c:>9.3f}" for c in cells)
+                core = "busy" if is_busy else "quiet"
+                print(f"{subject:<16}{n:>8} {core:<6}{numbers}     {cells[1] / alone:>14.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=3, help="for each rival and condition")
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--training", nargs="*", choices=TRAINING)
     arguments = parser.parse_args()
+    if arguments.training is not None:
+        training(arguments.training or TRAINING, arguments.threads, arguments.seconds, arguments.pin)
+        return
     print(f"{'network':<14} {'core':<6} {'rival':<14}{'minimum':>10}{'median':>10}{'mean':>10}  milliseconds")
     for name, network in (LARGE if arguments.large else SMALL).items():
         works = rivals(network, arguments.threads)

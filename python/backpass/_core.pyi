@@ -1392,7 +1392,22 @@ def import_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
     copies a safetensors file into the parameters: all of them or, when anything does not fit, none
     """
 
+def adam_tensors(parameters: list[Any], states: dict[Any, Any], start: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """
+    Those parameters that have a gradient, the gradients, and the moments of `states` in two lists; start(parameter) makes what a parameter's state holds where there is none.
+    """
+
 def adam_step(parameters: list[Any], gradients: list[Any], first: list[Any], second: list[Any], rate: float, step: int, alpha: float, beta: float, epsilon: float, weight_decay: float, mode: int, correct_bias: bool, gradient_scale: float = 1.0, num_threads: int = 0) -> list[int]:
     """
     One step of Adam on tensors of torch, in place and in one pass. Mode: 0 decay is added to the gradient, 1 after the step, 2 before it. Left as they were: weights whose numbers are returned, since their four tensors do not lie alike in memory or have no common floating point type.
+    """
+
+def all_as_noted(sizes: list[tuple[dict, int]], same: list[tuple[dict, str, Any]], equal: list[tuple[dict, str, Any]], given: list[tuple[dict, str]]) -> bool:
+    """
+    Whether dictionaries have these sizes, hold the same objects, equal ones of the same type, and any but None.
+    """
+
+def kinds_of(tensors: tuple) -> bytes | None:
+    """
+    Element types and extents of torch tensors, to be compared; None where something is not a plain one on the CPU.
     """

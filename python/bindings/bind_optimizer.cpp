@@ -32,6 +32,31 @@ bool find_memory(const AdamTensors& tensors, std::size_t i, WeightMemory& memory
   return true;
 }
 
+/// The moments of a weight: made by `start` where there are none yet.
+nb::dict moments_of(const nb::dict& states, nb::handle parameter, const nb::object& start) {
+  PyObject* found = PyDict_GetItemWithError(states.ptr(), parameter.ptr());
+  if (found == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (found != nullptr && PyDict_Check(found) != 0 && PyDict_Size(found) != 0) return nb::borrow<nb::dict>(found);
+  return nb::cast<nb::dict>(start(parameter));
+}
+
+nb::tuple adam_tensors(const nb::list& parameters, const nb::dict& states, const nb::object& start) {
+  AdamTensors columns;
+  const nb::str grad("grad");
+  const nb::str first("exp_avg");
+  const nb::str second("exp_avg_sq");
+  for (nb::handle parameter : parameters) {
+    nb::object gradient = nb::getattr(parameter, grad);
+    if (gradient.is_none()) continue;
+    const nb::dict moments = moments_of(states, parameter, start);
+    columns.parameters.append(parameter);
+    columns.gradients.append(gradient);
+    columns.first.append(moments[first]);
+    columns.second.append(moments[second]);
+  }
+  return nb::make_tuple(columns.parameters, columns.gradients, columns.first, columns.second);
+}
+
 nb::list adam_step(const AdamTensors& tensors, const OptimizerPass::Step& step, const WeightSettings& settings,
                    int num_threads) {
   const std::size_t count = tensors.parameters.size();
@@ -53,6 +78,11 @@ nb::list adam_step(const AdamTensors& tensors, const OptimizerPass::Step& step, 
 }  // namespace
 
 void bind_optimizer(nb::module_& m) {
+  m.def("adam_tensors", &adam_tensors, nb::arg("parameters"), nb::arg("states"), nb::arg("start"),
+        nb::sig("def adam_tensors(parameters: list[typing.Any], states: dict[typing.Any, typing.Any], "
+                "start: typing.Any) -> tuple[list[typing.Any], list[typing.Any], list[typing.Any], list[typing.Any]]"),
+        "Those parameters that have a gradient, the gradients, and the moments of `states` in two lists; "
+        "start(parameter) makes what a parameter's state holds where there is none.");
   m.def(
       "adam_step",
       [](nb::list parameters, nb::list gradients, nb::list first, nb::list second, double rate, std::int64_t step,

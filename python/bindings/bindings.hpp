@@ -48,3 +48,4 @@ void bind_custom(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
 void bind_parallel(nanobind::module_& m);
 void bind_optimizer(nanobind::module_& m);
+void bind_noted(nanobind::module_& m);

@@ -59,4 +59,5 @@ NB_MODULE(_core, m) {
   bind_custom(m);
   bind_checkpoint(m);
   bind_optimizer(m);
+  bind_noted(m);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,7 +72,7 @@ enum Code : std::uint8_t {
 }  // namespace dl
 
 struct Torch {
-  nb::object tensor_type;
+  nb::object tensor_type, parameter_type;
   const dl::Exchange* exchange = nullptr;
 };
 
@@ -79,6 +80,7 @@ const Torch& torch() {
   static const Torch* found = [] {
     auto* t = new Torch;  // never released: the interpreter may be gone first
     t->tensor_type = nb::module_::import_("torch").attr("Tensor");
+    t->parameter_type = nb::module_::import_("torch.nn").attr("Parameter");
     nb::object table = nb::getattr(t->tensor_type, "__dlpack_c_exchange_api__", nb::none());
     if (table.is_none()) fail<Unsupported>("torch: got a version without the DLPack exchange table; use torch 2.13");
     t->exchange = static_cast<const dl::Exchange*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
@@ -258,4 +260,25 @@ bool TorchMemory::is_laid_out_as(const TorchMemory& other) const {
     if (shape[i] != 1 && strides[i] != other.strides[i]) return false;
   }
   return true;
+}
+
+std::string kinds_of(const nb::tuple& objects) {
+  const Torch& known = torch();
+  if (known.exchange->lend == nullptr) return {};
+  std::string kinds;
+  auto add = [&](const void* data, std::size_t bytes) { kinds.append(static_cast<const char*>(data), bytes); };
+  for (nb::handle object : objects) {
+    const nb::handle type = object.type();
+    if (!type.is(known.tensor_type) && !type.is(known.parameter_type)) return {};
+    dl::Array a{};
+    if (known.exchange->lend(object.ptr(), &a) != 0) {
+      PyErr_Clear();  // sparse, perhaps
+      return {};
+    }
+    if (a.device.type != dl::kCpu) return {};
+    add(&a.dtype, sizeof a.dtype);
+    add(&a.ndim, sizeof a.ndim);
+    add(a.shape, sizeof *a.shape * static_cast<std::size_t>(a.ndim));
+  }
+  return kinds;
 }

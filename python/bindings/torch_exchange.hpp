@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "backpass/tensor.hpp"
 
@@ -31,3 +32,7 @@ struct TorchMemory {
 
 /// InvalidInput as of tensor_from_torch.
 TorchMemory torch_memory(nanobind::handle object);
+
+/// Element type and extents of plain tensors on the CPU, as bytes that differ where one of these does; empty where one
+/// of the objects is something else.
+std::string kinds_of(const nanobind::tuple& objects);

@@ -325,6 +325,7 @@ std::vector<RuntimeValue> Executable::resume(std::unique_ptr<Paused> paused, std
     run_to_end(state, paused->inputs_, targets);
   }
   std::vector<RuntimeValue> results;
+  results.reserve(program_.outputs.size() - paused->given_);
   for (std::size_t k = paused->given_; k < program_.outputs.size(); ++k) {
     results.push_back(collect(state, k, paused->inputs_));
   }

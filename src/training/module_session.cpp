@@ -229,11 +229,12 @@ std::vector<RuntimeValue> ModuleSession::backward(std::shared_ptr<Pending> pendi
   for (std::size_t k : variant.module.seeds) chosen.push_back(seeds[k]);
   CallScope call(impl_->options);
   RandomScope scope(pending->random_);
-  pending->inputs_ = pending->paused_->inputs();
+  if (pending.use_count() > 1) pending->inputs_ = pending->paused_->inputs();  // the caller may come again
   std::vector<RuntimeValue> found = pending->plan_->executable->resume(std::move(pending->paused_), chosen);
   // The caller adds to gradients in place.
   for (std::size_t k : variant.later.gradients) found[k] = copy_of(found[k].tensor);
   std::vector<RuntimeValue> gradients;
+  gradients.reserve(variant.module.gradients.size());
   for (int index : variant.module.gradients) {
     gradients.push_back(index < 0 ? RuntimeValue() : std::move(found.at(static_cast<std::size_t>(index))));
   }

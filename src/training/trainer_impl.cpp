@@ -164,8 +164,9 @@ Trainer::Impl::Updated Trainer::Impl::updated() const {
   if (is_sharded()) return result;
   const OptimizerGroup& g = *state->find_group(kGroup);
   for (const std::string& key : OptimizerPass::state_names(options.algorithm)) {
-    result.states.emplace_back();
-    for (const std::string& name : trained) result.states.back().push_back(g.momentums.at(name).at(key));
+    std::vector<Tensor>& kept = result.states.emplace_back();
+    kept.reserve(trained.size());
+    for (const std::string& name : trained) kept.push_back(g.momentums.at(name).at(key));
   }
   return result;
 }

@@ -86,7 +86,8 @@ struct Trainer::Impl {
   std::string obstacle_for(Program& program, std::span<const RuntimeValue> inputs, const Updated& updated);
 
   std::vector<RuntimeValue> run(Program& program, std::span<const RuntimeValue> inputs);
-  std::vector<RuntimeValue> run_and_update(Program& program, std::span<const RuntimeValue> inputs, double rate);
+  std::vector<RuntimeValue> run_and_update(Program& program, std::span<const RuntimeValue> inputs, double rate,
+                                           const Updated& all);
   /// True: weights have moved. False: gradients were not finite.
   bool update(double rate, bool& all_finite);
   void move_weights(const OptimizerPass::Step& step);

@@ -14,10 +14,11 @@ Trainer::Result Trainer::Impl::train_step(Program& program, std::span<const Runt
   state->require_whole("train_step");
   if (!std::isfinite(rate)) fail("trainer: learning rate: got ", rate, ", expected a finite number");
   const std::vector<RuntimeValue> given = with_scale(program, inputs);
-  obstacle = obstacle_for(program, given, updated());
+  const Updated all = updated();
+  obstacle = obstacle_for(program, given, all);
   Result result;
   if (obstacle.empty()) {
-    result.outputs = run_and_update(program, given, rate);
+    result.outputs = run_and_update(program, given, rate, all);
     result.updated = true;
   } else {
     result.outputs = run(program, given);
@@ -52,7 +53,9 @@ std::string Trainer::Impl::obstacle_for(Program& program, std::span<const Runtim
   if (options.communicator != nullptr) return "gradients are added up over processes";
   if (options.algorithm == Algorithm::lamb) return "the norm of a whole weight decides on its update";
   if (!program.model->update_obstacle().empty()) return program.model->update_obstacle();
-  std::vector<Tensor> written = updated.parameters;
+  std::vector<Tensor> written;
+  written.reserve((1 + updated.states.size()) * updated.parameters.size());
+  written.insert(written.end(), updated.parameters.begin(), updated.parameters.end());
   for (const std::vector<Tensor>& kept : updated.states) written.insert(written.end(), kept.begin(), kept.end());
   std::vector<RuntimeValue> read(inputs.begin(), inputs.end());
   for (const std::string& name : untrained) read.emplace_back(state->parameter(name).tensor);
@@ -80,15 +83,16 @@ std::vector<RuntimeValue> Trainer::Impl::run(Program& program, std::span<const R
 }
 
 std::vector<RuntimeValue> Trainer::Impl::run_and_update(Program& program, std::span<const RuntimeValue> inputs,
-                                                        double rate) {
+                                                        double rate, const Updated& all) {
   const std::vector<Tensor> statistics = new_statistics(*program.model);
-  const Updated all = updated();
-  Updated ordered;  // as the program has them
-  for (const std::size_t i : program.order) ordered.parameters.push_back(all.parameters[i]);
-  for (const std::vector<Tensor>& kept : all.states) {
-    ordered.states.emplace_back();
-    for (const std::size_t i : program.order) ordered.states.back().push_back(kept[i]);
-  }
+  auto in_order = [&](const std::vector<Tensor>& kept) {  // as the program has them
+    std::vector<Tensor> result;
+    result.reserve(program.order.size());
+    for (const std::size_t i : program.order) result.push_back(kept[i]);
+    return result;
+  };
+  Updated ordered{in_order(all.parameters), {}};
+  for (const std::vector<Tensor>& kept : all.states) ordered.states.push_back(in_order(kept));
   const UpdateArguments update{rate, group().step + 1, ordered.parameters, ordered.states};
   const RememberRandom remember{*this};
   try {
@@ -172,9 +176,9 @@ std::vector<RuntimeValue> Trainer::Impl::eval_step(Program& program, std::span<c
 PlanReport Trainer::Impl::plan(Program& program, std::span<const RuntimeValue> inputs) {
   const std::vector<RuntimeValue> given = with_scale(program, inputs);
   const std::vector<Tensor> parameters = tensors(program.model->parameters());
-  const std::string why = obstacle_for(program, given, updated());
+  const Updated what = updated();
+  const std::string why = obstacle_for(program, given, what);
   if (why.empty()) {
-    const Updated what = updated();
     PlanReport report = program.model->plan_update(given, parameters, {0, 1, what.parameters, what.states});
     report.text += "each weight is updated as soon as its gradient is complete\n";
     return report;

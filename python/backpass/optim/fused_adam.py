@@ -5,13 +5,14 @@ from backpass import _needs_torch  # noqa: F401
 # isort: split
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
+from torch.autograd import profiler
+from torch.optim import optimizer
 
-from backpass._core import adam_step
+from backpass._core import adam_step, adam_tensors
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -75,10 +76,34 @@ class FusedAdam(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients, or makes them 0 if neither this call nor the constructor wants them dropped."""
-        super().zero_grad(set_to_none=self._set_grad_none or set_to_none)
+        drops = self._set_grad_none or set_to_none
+        if not drops or profiler._is_profiler_enabled:
+            super().zero_grad(set_to_none=drops)
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient; the result of `closure`, which is called first."""
+        if self._is_watched():
+            return self._watched_step() if closure is None else self._watched_step(closure)
+        return self._step(closure)
+
+    # torch would put its own watch around it, which takes longer than the step of a small model.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _is_watched(self) -> bool:
+        """Whether there are hooks to call, or a profiler to tell."""
+        return bool(
+            profiler._is_profiler_enabled
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or optimizer._global_optimizer_pre_hooks
+            or optimizer._global_optimizer_post_hooks
+        )
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -92,11 +117,11 @@ class FusedAdam(torch.optim.Optimizer):
             self._update(group, 1.0 if scale is None else 1.0 / float(scale))
         return loss
 
+    _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
+
     def _update(self, group: dict[str, Any], gradient_scale: float) -> None:
-        parameters = [p for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in parameters]
-        states = [self.state[p] or self._start(p) for p in parameters]
-        tensors = [parameters, gradients, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]]
+        tensors = adam_tensors(group["params"], self.state, self._start)
+        parameters, gradients, _, _ = tensors
         try:
             left_out = self._run(group, tensors, gradient_scale)
         except (BufferError, RuntimeError) as error:
@@ -106,9 +131,9 @@ class FusedAdam(torch.optim.Optimizer):
             raise
         for i in left_out:
             self._update_copies(group, [column[i] for column in tensors], gradient_scale)
-        increment_version(parameters)
+        torch._C._increment_version(parameters)
 
-    def _run(self, group: dict[str, Any], tensors: list[list[torch.Tensor]], gradient_scale: float) -> list[int]:
+    def _run(self, group: dict[str, Any], tensors: Sequence[list[torch.Tensor]], gradient_scale: float) -> list[int]:
         alpha, beta = group["betas"]
         parameters, gradients, first, second = tensors
         return adam_step(

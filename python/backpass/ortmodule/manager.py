@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +30,7 @@ from backpass.ortmodule.fallback import (
 from backpass.ortmodule.optimizers import apply_graph_optimizers
 from backpass.ortmodule.options import RuntimeOptions, from_environment
 from backpass.ortmodule.tree import ModuleTree
-from backpass.ortmodule.variant import Call, FlatCall, Shapes, Variant
+from backpass.ortmodule.variant import Call, FlatCall, Shapes, TypesInForce, Variant, types_in_force
 from backpass.torch.capture import one_at_a_time
 from backpass.torch.exporter import export_module
 from backpass.torch.flat import FlatModule, varying_axes
@@ -80,6 +79,8 @@ class Manager:
         self._states: dict[Any, int] = {}
         self._families: dict[Any, _Family] = {}
         self._known: dict[Any, Variant] = {}
+        self._recent: dict[Any, tuple[io.Structure, Variant]] = {}  # by a shorter key, of calls with tensors alone
+        self._refusing = _Refusing(self.name)
         self._checks = Checks(self.logger)
         self._decides = False  # by the contents of tensors: known after the first capture
 
@@ -91,15 +92,14 @@ class Manager:
             with one_at_a_time:  # while another thread traces, modules are not what they seem
                 if torch.compiler.is_compiling():
                     return self.module(*args, **kwargs)
-                with self._refusing():
+                with self._refusing:
                     tree = self._look()
-                if tree.is_lazy:
+                    found = None if tree.is_lazy else self._found(tree, args, kwargs)
+                if found is None:
                     self._tree = None
                     self.logger.warning(_LAZY, self.name)
                     return self.module(*args, **kwargs)
-                with self._refusing():
-                    call = self._call(tree, args, kwargs)
-                    variant = self._variant(call)
+                call, variant = found
                 feeds = variant.feeds_for(call)
             try:
                 return self._answer(variant, feeds, call)
@@ -118,21 +118,8 @@ class Manager:
 
     def export(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Makes the graph for these arguments, without running it; raises where that cannot be done."""
-        with one_at_a_time, self._refusing():
-            self._variant(self._call(self._look(), args, kwargs))
-
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """A module that cannot even be looked at (torch.jit) is one that cannot be captured."""
-        try:
-            yield
-        except (ORTModuleFallbackException, _core.InternalBug):
-            raise
-        except _core.Error as error:
-            raise wrap_exception(ORTModuleONNXModelException, error) from error
-        except Exception as error:
-            text = f"capture of {self.name} failed: {type(error).__name__}: {error}"
-            raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+        with one_at_a_time, self._refusing:
+            self._found(self._look(), args, kwargs)
 
     def _answer(self, variant: Variant, feeds: list[torch.Tensor], call: Call) -> Any:
         try:
@@ -154,8 +141,7 @@ class Manager:
         variant = self._known.get(key)
         if variant is None:
             self._known[key] = variant = self._find(call)
-            if len(self._known) > _KNOWN_LIMIT:
-                del self._known[next(iter(self._known))]
+            _keep_latest(self._known)
         return variant
 
     def forget(self) -> None:
@@ -164,6 +150,7 @@ class Manager:
         self._states.clear()
         self._families.clear()
         self._known.clear()
+        self._recent.clear()
 
     def _look(self) -> ModuleTree:
         if self._tree is None or not self._tree.unchanged():
@@ -171,12 +158,24 @@ class Manager:
             self._state = self._states.setdefault(self._tree.key, len(self._states))
         return self._tree
 
-    def _call(self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _found(self, tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Variant]:
+        """The call as the graphs see it, and the graph for it."""
         if kwargs:  # the same call, however it is written
             moved, rest = self._spelling(len(args), tuple(kwargs))
             args, kwargs = (*args, *[kwargs[name] for name in moved]), {name: kwargs[name] for name in rest}
-        tensors: list[torch.Tensor] = []
-        return Call(tree, ("tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))), tensors)
+        in_force = types_in_force()
+        plain = None if kwargs else _core.kinds_of(args)
+        if plain is None:
+            call = _taken_apart(tree, args, kwargs, in_force)
+            return call, self._variant(call)
+        key = (self._state, plain, in_force)
+        recent = self._recent.get(key)
+        if recent is None:
+            call = _taken_apart(tree, args, kwargs, in_force)
+            self._recent[key] = recent = call.arguments, self._variant(call)
+            _keep_latest(self._recent)
+            return call, recent[1]
+        return Call(tree, recent[0], list(args), in_force), recent[1]
 
     def _find(self, call: Call) -> Variant:
         kind = (self._state, call.arguments, call.kinds, tuple(map(len, call.shapes)))
@@ -252,7 +251,7 @@ class Manager:
         function = FlatCall(self.module, call.arguments)
         tree = call.tree
         with undisturbed() as drawn, proper_parameters(tree), without_traces(tree, self._checks.tell):
-            with self._refusing():
+            with self._refusing:
                 exported = export_module(
                     FlatModule(self.module, function, names),
                     tuple(t.detach() for t in call.tensors),
@@ -339,6 +338,34 @@ class Manager:
         variant.build_seconds += time.perf_counter() - begin
         graph.looked = features.Looks(self, variant, graph)
         return graph
+
+
+class _Refusing:
+    """A module that cannot even be looked at (torch.jit) is one that cannot be captured."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, ORTModuleFallbackException | _core.InternalBug):
+            return
+        if isinstance(error, _core.Error):
+            raise wrap_exception(ORTModuleONNXModelException, error) from error
+        text = f"capture of {self._name} failed: {type(error).__name__}: {error}"
+        raise wrap_exception(ORTModuleTorchModelException, error, text) from error
+
+
+def _taken_apart(tree: ModuleTree, args: tuple[Any, ...], kwargs: dict[str, Any], in_force: TypesInForce) -> Call:
+    tensors: list[torch.Tensor] = []
+    return Call(tree, ("tuple", (io.flatten(args, tensors), io.flatten(kwargs, tensors))), tensors, in_force)
+
+
+def _keep_latest(known: dict[Any, Any]) -> None:
+    if len(known) > _KNOWN_LIMIT:
+        del known[next(iter(known))]
 
 
 def _spelling(signature: inspect.Signature | None, count: int, names: tuple[str, ...]) -> tuple[Any, Any]:

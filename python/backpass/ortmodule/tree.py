@@ -7,13 +7,13 @@ import dataclasses
 import enum
 import functools
 import types
-from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+from backpass import _core
 
 _OWN = set(vars(nn.Module())) - {"training"}  # what every module holds for itself
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, enum.Enum, np.generic)
@@ -37,19 +37,18 @@ class ModuleTree:
         self.parameters: list[str] = []
         self.modules: list[nn.Module] = []
         self.is_lazy = False  # parameters get their shapes by the first call
-        self._tables: list[dict[str, Any]] = []  # of members, attributes
+        self._tables: list[dict[Any, Any]] = []  # of members, attributes, hooks
         self._hooks: list[tuple[dict[int, Any], tuple[int, ...]]] = []
-        self._without_hooks: list[dict[int, Any]] = []
         self._same: list[tuple[dict[str, Any], str, Any]] = []
-        self._absent: list[Slot] = []
-        self._plain: list[tuple[dict[str, Any], Callable[[dict[str, Any]], Any], Any]] = []
+        self._plain: list[tuple[dict[str, Any], str, Any]] = []
         self._containers: list[tuple[dict[str, Any], str, Any]] = []
         self._types: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._described: list[Any] = []
         self._seen: set[int] = set()
         self._add(root, "")
         self._described.append(tuple(self._types.items()))
-        self._sizes = list(map(len, self._tables))
+        self._sizes = [(table, len(table)) for table in self._tables]
+        self._given = list(self.slots.values())
         self.ties = self._find_ties()
         self.key = tuple(self._described)
 
@@ -64,7 +63,7 @@ class ModuleTree:
         for members in (module._parameters, module._buffers):
             for name, tensor in members.items():
                 if tensor is None:
-                    self._absent.append((members, name))
+                    self._same.append((members, name, None))
                     continue
                 self.slots[prefix + name] = (members, name)
                 if nn.parameter.is_lazy(tensor):
@@ -76,10 +75,9 @@ class ModuleTree:
         if first:
             self.modules.append(module)
             own = vars(module)
-            self._tables += [module._parameters, module._buffers, module._modules, own]
             hooks = [own[table] for table in _HOOKS]
+            self._tables += [module._parameters, module._buffers, module._modules, own, *hooks]
             self._hooks += [(table, tuple(table)) for table in hooks if table]
-            self._without_hooks += [table for table in hooks if not table]
             self._described.append((prefix, type(module), *map(tuple, hooks)))
             self._note(vars(module), _OWN)
 
@@ -100,10 +98,9 @@ class ModuleTree:
                     self._seen.add(id(value))
                     self._note(vars(value), set())
         if names:
-            read = itemgetter(*names, names[0])  # a tuple, also of one
-            values = read(attributes)
+            values = tuple(attributes[name] for name in names)
             kinds = tuple(map(type, values))  # 2 == 2.0 == True, more or less
-            self._plain.append((attributes, read, (values, kinds)))
+            self._plain += [(attributes, name, value) for name, value in zip(names, values, strict=True)]
             self._described.append((tuple(names), values, kinds))
 
     def _find_ties(self) -> list[tuple[Slot, Slot]]:
@@ -122,23 +119,11 @@ class ModuleTree:
     def unchanged(self) -> bool:
         """Whether a graph exported when this look was taken still says what the module computes."""
         return (
-            all(members.get(name) is child for members, name, child in self._same)
-            and list(map(len, self._tables)) == self._sizes
-            and all(members.get(name, self) is None for members, name in self._absent)
-            and all(members.get(name) is not None for members, name in self.slots.values())
-            and all(a[0][a[1]] is b[0][b[1]] for a, b in self.ties)
-            and not any(self._without_hooks)
-            and all(tuple(table) == keys for table, keys in self._hooks)
-            and all(_contents(a.get(n)) == held for a, n, held in self._containers)
-            and self._plain_unchanged()
+            _core.all_as_noted(self._sizes, self._same, self._plain, self._given)
+            and (not self.ties or all(a[0][a[1]] is b[0][b[1]] for a, b in self.ties))
+            and (not self._hooks or all(tuple(table) == keys for table, keys in self._hooks))
+            and (not self._containers or all(_contents(a.get(n)) == held for a, n, held in self._containers))
         )
-
-    def _plain_unchanged(self) -> bool:
-        try:
-            found = ((read(attributes), was) for attributes, read, was in self._plain)
-            return all(now == values and tuple(map(type, now)) == kinds for now, (values, kinds) in found)
-        except KeyError:
-            return False
 
     def retyped(self) -> bool:
         """Whether a parameter or buffer has another shape or element type than when this look was taken.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +21,31 @@ from backpass.torch.runtime import EngineGraph
 Shapes = tuple[tuple[int, ...], ...]
 
 
+TypesInForce = tuple[Any, torch.dtype]
+
+
+def types_in_force() -> TypesInForce:
+    """What autocast computes in, or False, and what new tensors hold: graphs depend on them."""
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
+
+
 class Call:
     """One call of a module: what it is like, the structure of the arguments, and the tensors in it."""
 
-    def __init__(self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self, tree: ModuleTree, arguments: io.Structure, tensors: list[torch.Tensor], in_force: TypesInForce
+    ) -> None:
         self.tree, self.arguments, self.tensors = tree, arguments, tensors
-        self.shapes: Shapes = tuple([t.shape for t in tensors])
-        self.autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        self.default_dtype = torch.get_default_dtype()
-        # What a graph depends on besides structure and shapes.
-        self.kinds = tuple([(t.dtype, t.device) for t in tensors]), self.autocast, self.default_dtype
+        self.autocast, self.default_dtype = in_force
+
+    @functools.cached_property
+    def shapes(self) -> Shapes:
+        return tuple([t.shape for t in self.tensors])
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """What a graph depends on besides structure and shapes."""
+        return tuple([(t.dtype, t.device) for t in self.tensors]), self.autocast, self.default_dtype
 
 
 @dataclass

@@ -122,10 +122,12 @@ class EngineGraph:
         given = [None if seed is None else dense(seed) for seed in seeds]
         repeats = self.session.repeats(run.pending, given)
         _check_unchanged(run, range(len(run.inputs)) if repeats else run.read, repeats)
-        with nullcontext() if run.numbers is None or not repeats else _drawing_again(run.numbers):
-            found = self.session.backward(run.pending, given, _keeps_graph())
         if repeats:
+            with nullcontext() if run.numbers is None else _drawing_again(run.numbers):
+                found = self.session.backward(run.pending, given, _keeps_graph())
             self._warn_of_memory()
+        else:
+            found = self.session.backward(run.pending, given, _keeps_graph())
         gradients: list[torch.Tensor | None] = [None] * len(self.input_names)
         for place, gradient in zip(self._wanted, found, strict=True):
             gradients[place] = gradient
@@ -206,7 +208,8 @@ class _Run(torch.autograd.Function):
         ctx.versions = [t._version for t in inputs]
         ctx.read, read_outputs = graph.read_by(ctx.pending)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(outputs[i] for i in graph.flat_outputs))
+        if graph.flat_outputs:
+            ctx.mark_non_differentiable(*(outputs[i] for i in graph.flat_outputs))
         if read_outputs:  # torch refuses the backward pass when one of these was changed in place meanwhile
             ctx.save_for_backward(*(outputs[i] for i in read_outputs))
         return tuple(outputs)
@@ -221,12 +224,14 @@ class _Run(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018  # checks what this pass saved, whatever later ones do
         if all(seed is None for seed in seeds):
             return (None,) * (1 + len(ctx.graph.input_names))
-        with torch.no_grad():
+        if not torch.is_grad_enabled():
             gradients = ctx.graph._backward(ctx, seeds)
+        else:  # create_graph=True
+            with torch.no_grad():
+                gradients = ctx.graph._backward(ctx, seeds)
+            gradients = [None if g is None else _refusing(g) for g in gradients]
         if not _keeps_graph():
             ctx.pending = ctx.inputs = None
-        if torch.is_grad_enabled():  # create_graph=True
-            gradients = [None if g is None else _refusing(g) for g in gradients]
         return (None, *gradients)
 
 
