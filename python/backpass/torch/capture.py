@@ -22,6 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass import Unsupported
+from backpass._collection import without_collection
 from backpass.torch import decisions, direct, marks, surroundings
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
@@ -76,8 +77,10 @@ def capture(
     started = time.perf_counter()
     with (
         one_at_a_time,
+        without_collection(),
         _untouched(module),
         _quiet(),
+        surroundings.nothing_for_debuggers(),
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
         surroundings.tensor_hooks_refused(),
