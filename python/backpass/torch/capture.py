@@ -115,7 +115,8 @@ def capture(
         list(dict.fromkeys(unregistered)),
         decisions.not_asserted(program.graph_module, decided),
     )
-    result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
+    again = "decompose" if result.traced_again else "simplify"
+    result.seconds = {"capture": captured_at - started, again: time.perf_counter() - captured_at}
     return result
 
 
