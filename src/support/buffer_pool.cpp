@@ -6,6 +6,8 @@
 #include <mutex>
 #include <span>
 
+#include "support/parallel.hpp"
+
 namespace backpass {
 namespace {
 
@@ -21,17 +23,19 @@ std::span<std::byte> pages_of(std::byte* data, std::size_t bytes) {
 
 /// A large Tensor asks for huge pages. Those pay for what every step reads again and again; but where the system has to
 /// look for them, the first gradients take longer to touch than to compute. All of it is going to be written: to be
-/// given its pages at once takes a third of the time that one fault after the other does. Where the system does not know
-/// how (Linux before 5.14), they come by faults.
+/// given its pages in large pieces takes a third less time than one fault after the other. Where the system does not
+/// know how (Linux before 5.14), they come by faults.
 Tensor on_usual_pages(std::size_t bytes) {
   constexpr std::size_t kLarge = std::size_t{1} << 22;
   Tensor memory(DType::uint8, {static_cast<std::int64_t>(bytes)});
   const std::span<std::byte> pages = pages_of(memory.as<std::byte>(), bytes);
   if (pages.empty()) return memory;
   if (bytes >= kLarge) madvise(pages.data(), pages.size(), MADV_NOHUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  madvise(pages.data(), pages.size(), MADV_POPULATE_WRITE);
-#endif
+  constexpr int kPopulate = 23;  // MADV_POPULATE_WRITE, which older headers lack
+  constexpr std::int64_t kTogether = std::int64_t{1} << 22;
+  parallel_for(std::ssize(pages), kTogether, [&](std::int64_t begin, std::int64_t end) {
+    madvise(pages.data() + begin, static_cast<std::size_t>(end - begin), kPopulate);
+  });
   return memory;
 }
 

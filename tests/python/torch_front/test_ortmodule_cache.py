@@ -61,7 +61,7 @@ def test_the_second_process_finds_the_export(tmp_path: Path) -> None:
     second = finish(start(tmp_path, *arguments))
     assert second["cached"] == [True]
     assert second["losses"] == made["losses"]
-    assert "torch.export._trace" in made["tracing"]
+    assert made["tracing"]
     assert not second["tracing"], "what captures modules takes a while to load, and has nothing to do here"
     reweighted = finish(start(tmp_path, *arguments, "weights=5"))
     assert reweighted["cached"] == [True]
