@@ -55,7 +55,7 @@ class Worker:
         )  # fmt: skip
         self.times: list[float] = []
         self.losses: list[float] = []
-        self.first = self._answer()[0]
+        self.first, self.captured = self._answer()  # the second: how much of the first torch's capture took
 
     def _answer(self) -> list[float]:
         assert self.process.stdout is not None

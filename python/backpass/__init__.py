@@ -5,6 +5,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from backpass import _waiting  # noqa: F401  # before OpenMP is loaded
+from backpass._collection import without_collection
 from backpass._core import (
     CancelFlag,
     Cancelled,
@@ -63,12 +64,17 @@ _TRAINER = ("IODescription", "LossScaler", "ModelDescription", "ORTTrainer", "lo
 def __getattr__(name: str) -> Any:
     """What needs torch, or few use, is imported when it is first used."""
     if name in _TRAINER:
-        return getattr(importlib.import_module("backpass.trainer"), name)
+        return getattr(_imported("backpass.trainer"), name)
     if name == "ORTModule":
-        return importlib.import_module("backpass.ortmodule").ORTModule
+        return _imported("backpass.ortmodule").ORTModule
     if name == "ortmodule":
-        return importlib.import_module("backpass.ortmodule")
+        return _imported("backpass.ortmodule")
     raise AttributeError(f"module 'backpass' has no attribute {name!r}")
+
+
+def _imported(name: str) -> Any:
+    with without_collection():
+        return importlib.import_module(name)
 
 
 def __dir__() -> list[str]:

@@ -37,3 +37,16 @@ def test_torch_and_the_engine_share_one_openmp():
     for order in ("import torch, backpass", "import backpass, torch"):
         run = subprocess.run([sys.executable, "-c", f"{order}; {count}"], check=True, capture_output=True, text=True)
         assert run.stdout.split() == ["1"], order
+
+
+def test_importing_the_package_loads_little():
+    """numpy with its types, and the engine: onnx and torch are loaded by whoever needs them."""
+    ask = "import sys; import numpy; before = set(sys.modules); import backpass; print(*set(sys.modules) - before)"
+    run = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
+    loaded = run.stdout.split()
+    foreign = ("onnx", "torch", "google", "transformers", "importlib.metadata", "asyncio", "logging")
+    assert not [name for name in loaded if name.startswith(foreign)]
+    ours = {name.split(".")[1] for name in loaded if name.startswith("backpass.")}
+    allowed = {"_collection", "_convert", "_core", "_html", "_values", "_waiting", "custom", "gradient", "profile"}
+    assert ours <= {*allowed, "session"}, "what few programs use is to be imported where it is used"
+    assert len(loaded) < 40, sorted(loaded)

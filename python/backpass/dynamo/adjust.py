@@ -40,7 +40,8 @@ def _is_sparse(node: torch.fx.Node) -> bool:
 
 def name_assertions(module: torch.fx.GraphModule) -> None:
     """Those without a message get torch's: torch takes them for useless when it traces the graph."""
-    for node in module.graph.nodes:
-        if node.target is torch._assert_async and len(node.args) == 1:
-            node.args = (*node.args, NOT_TRUE)
-    module.recompile()
+    found = [n for n in module.graph.nodes if n.target is torch._assert_async and len(n.args) == 1]
+    for node in found:
+        node.args = (*node.args, NOT_TRUE)
+    if found:
+        module.recompile()

@@ -46,6 +46,7 @@ class CompiledGraph(CompiledModule):
         wanted = [spec.name for spec, tensor in zip(exported.inputs, fed, strict=False) if tensor.requires_grad]
         weights = {s.name for s, t in zip(exported.inputs, fed, strict=False) if isinstance(t, torch.nn.Parameter)}
         report.nodes, report.fallbacks = len(model.graph.node), [f.op for f in exported.fallbacks]
+        report.torch_seconds = exported.torch_seconds
         with _disable_current_modes():
             self.engine = self.load(model, wanted, options.session_options, weights)
         self._report = report

@@ -23,6 +23,8 @@ class GraphReport:
     """Why the preferred mode was not taken; empty when it was."""
     seconds: float = 0.0
     """Time it took to export and load."""
+    torch_seconds: float = 0.0
+    """How much of that torch took itself: torch.export."""
     calls: int = 0
     dump: Path | None = None
 

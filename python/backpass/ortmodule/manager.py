@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from backpass import _core
+from backpass._collection import without_collection
 from backpass.ortmodule import density, features, io, memory
 from backpass.ortmodule.alternatives import WAYS, Alternatives
 from backpass.ortmodule.cache import ExportCache
@@ -140,7 +141,8 @@ class Manager:
         key = (self._state, call.arguments, call.kinds, call.shapes)
         variant = self._known.get(key)
         if variant is None:
-            self._known[key] = variant = self._find(call)
+            with without_collection():
+                self._known[key] = variant = self._find(call)
             _keep_latest(self._known)
         return variant
 
@@ -301,6 +303,7 @@ class Manager:
             names += io.leaf_names(value, key)
         return io.unique_names(names)
 
+    @without_collection()
     def _build(self, variant: Variant, requires_grad: list[str]) -> EngineGraph:
         begin = time.perf_counter()
         save = functools.partial(self.debug.save_onnx_models.write, training=variant.training)

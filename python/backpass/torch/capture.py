@@ -22,6 +22,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from backpass import Unsupported
+from backpass._collection import without_collection
 from backpass.torch import decisions, direct, marks, surroundings
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
@@ -76,8 +77,10 @@ def capture(
     started = time.perf_counter()
     with (
         one_at_a_time,
+        without_collection(),
         _untouched(module),
         _quiet(),
+        surroundings.nothing_for_debuggers(),
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
         surroundings.tensor_hooks_refused(),
@@ -112,7 +115,8 @@ def capture(
         list(dict.fromkeys(unregistered)),
         decisions.not_asserted(program.graph_module, decided),
     )
-    result.seconds = {"capture": captured_at - started, "decompose": time.perf_counter() - captured_at}
+    again = "decompose" if result.traced_again else "simplify"
+    result.seconds = {"capture": captured_at - started, again: time.perf_counter() - captured_at}
     return result
 
 

@@ -100,9 +100,11 @@ def _mark_result(graph: fx.Graph, node: fx.Node) -> None:
 def write_instance_statistics(module: fx.GraphModule) -> None:
     """instance_norm changes its running statistics without saying so, and torch.export loses that: written out here."""
     aten = torch.ops.aten
-    for node in list(module.graph.nodes):
-        if node.target is not aten.instance_norm.default or not node.args[5] or node.args[3] is None:
-            continue
+    norms = [n for n in module.graph.nodes if n.target is aten.instance_norm.default and n.args[5]]
+    norms = [n for n in norms if n.args[3] is not None]
+    if not norms:
+        return  # to write the code of a large graph anew takes a while
+    for node in norms:
         x, mean, variance, momentum = node.args[0], node.args[3], node.args[4], node.args[6]
         spatial = list(range(2, x.meta["val"].dim()))
         with module.graph.inserting_after(node):

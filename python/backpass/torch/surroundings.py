@@ -52,6 +52,21 @@ def lengths_as_extents(module: torch.nn.Module, *functions: Any) -> Iterator[Non
 
 
 @contextlib.contextmanager
+def nothing_for_debuggers() -> Iterator[None]:
+    """Neither the lines of Python that each node comes from, nor Python code of each state of the graph: nobody reads
+    either here, and they take a quarter of the time. The code is made when somebody calls the graph."""
+    from torch.fx import _lazy_graph_module, config
+
+    before = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        with _lazy_graph_module._use_lazy_graph_module(True):
+            yield
+    finally:
+        config.do_not_emit_stack_traces = before
+
+
+@contextlib.contextmanager
 def masks_as_given() -> Iterator[None]:
     """nn.TransformerEncoder and -Decoder look into a mask to see whether it is the causal one, which a graph for any
     mask must not depend on. That they do so is a matter of speed: the mask says the same."""

@@ -1,6 +1,7 @@
 """A network in a file of its own, trained in processes that share a cache: `cached_network.py <steps> [key=value ...]`.
 
-Prints as JSON the losses, whether exports came from the cache, and what was logged.
+Prints as JSON the losses, whether exports came from the cache, what was logged, and whether torch's tracing was
+loaded.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def main(steps: int, **options: object) -> dict[str, object]:
         optimizer.step()
         losses.append(loss.item())
     cached = [variant.from_cache for variant in model._manager.variants]
-    return {"losses": losses, "cached": cached, "told": records.texts}
+    tracing = "torch.export._trace" in sys.modules
+    return {"losses": losses, "cached": cached, "told": records.texts, "tracing": tracing}
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ def test_the_second_process_finds_the_export(tmp_path: Path) -> None:
     second = finish(start(tmp_path, *arguments))
     assert second["cached"] == [True]
     assert second["losses"] == made["losses"]
+    assert made["tracing"]
+    assert not second["tracing"], "what captures modules takes a while to load, and has nothing to do here"
     reweighted = finish(start(tmp_path, *arguments, "weights=5"))
     assert reweighted["cached"] == [True]
     assert reweighted["losses"] != made["losses"]
@@ -125,6 +127,8 @@ def test_what_an_export_depends_on(tmp_path: Path) -> None:
     assert not came_from_cache(Small(), torch.ones(2, 4))
     assert not came_from_cache(Small(), onnx_opset_version=22)
     assert not came_from_cache(Small(), dynamic_shapes="always")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not came_from_cache(Small())
     wider = Small()
     wider.linear = nn.Linear(4, 5)
     assert not came_from_cache(wider)
