@@ -4,8 +4,8 @@ python benchmarks/torch_worker.py ENGINE NETWORK THREADS DROPOUT OPTIMIZER
 
 The first line it prints is the time of making the engine and of the first step, and how much of that torch took to
 capture the module. Each answer: the times in seconds, then the losses. A step is forward, backward, what the optimizer
-does, and zero_grad. OPTIMIZER is adam or none. "possible" instead of seconds: what a step of ours takes at least on this
-machine, as its profile tells, in seconds.
+does, and zero_grad. OPTIMIZER is adam or none. "possible" instead of seconds: what a step of ours takes at least on
+this machine, as its profile tells, in seconds.
 """
 
 from __future__ import annotations
