@@ -89,15 +89,15 @@ class Pair:
                 _same_gradient("an input", a.grad, b.grad)
         return results[0]
 
-    def compare(self) -> None:
-        """Parameters, their gradients, and buffers."""
+    def compare(self, rounding: float = RTOL) -> None:
+        """Parameters, their gradients (within `rounding`), and buffers."""
         largest = max((float(p.grad.abs().max()) for p in self.eager.parameters() if p.grad is not None), default=0.0)
         for (name, ours), (other, theirs) in zip(
             self.ours.named_parameters(), self.eager.named_parameters(), strict=True
         ):
             assert name == other
             torch.testing.assert_close(ours.data, theirs.data, rtol=RTOL, atol=ATOL)
-            _same_gradient(name, ours.grad, theirs.grad, largest)
+            _same_gradient(name, ours.grad, theirs.grad, largest, rounding)
         for (name, ours), (other, theirs) in zip(self.ours.named_buffers(), self.eager.named_buffers(), strict=True):
             assert name == other
             torch.testing.assert_close(ours, theirs, rtol=RTOL, atol=ATOL)
@@ -111,13 +111,15 @@ def _twin(value: Any) -> Any:
     return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
-def _same_gradient(name: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, largest: float = 0.0) -> None:
+def _same_gradient(
+    name: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, largest: float = 0.0, rounding: float = RTOL
+) -> None:
     """Close to the tensor's own size; where that is noise, to the size of the largest gradient."""
     assert (ours is None) == (theirs is None), f"gradient of {name}: got {ours}, expected {theirs}"
     if ours is not None and theirs is not None:
         scale = float(theirs.abs().max()) if theirs.numel() else 0.0
-        atol = max(ATOL, RTOL * scale, ATOL * largest)
-        torch.testing.assert_close(ours, theirs, rtol=RTOL, atol=atol, msg=lambda m: f"{name}: {m}")
+        atol = max(ATOL, rounding * scale, ATOL * largest)
+        torch.testing.assert_close(ours, theirs, rtol=rounding, atol=atol, msg=lambda m: f"{name}: {m}")
 
 
 class Net(nn.Module):

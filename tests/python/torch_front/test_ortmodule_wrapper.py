@@ -14,7 +14,7 @@ import pytest
 import torch
 from backpass.ortmodule import ORTModule
 from backpass.ortmodule.fallback import ORTModuleDeviceException, ORTModuleTorchModelException
-from ortmodule_check import Pair, wrap
+from ortmodule_check import RTOL, Pair, wrap
 from torch import nn
 
 
@@ -557,7 +557,8 @@ def test_functions_see_autocast(function: Any, inside: bool | None, around: bool
                 results.append(module(given))
             results[-1].float().square().sum().backward()
         torch.testing.assert_close(*results)
-        pair.compare()
+        # torch rounds the layer's weight gradient to bfloat16 before it becomes float32; ours is not rounded.
+        pair.compare(2**-8 if around and inside is None else RTOL)
 
 
 @pytest.mark.parametrize("backend", ["eager", "backpass"])

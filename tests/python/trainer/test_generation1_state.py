@@ -291,8 +291,9 @@ def test_files_run_no_code(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "executed"),)
 
     torch.save({"model": {}, "epoch": Evil()}, tmp_path / "ORT_checkpoint.ort.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(ValueError, match=r"ORT_checkpoint\.ort\.pt") as error:
         load_checkpoint(trained(), tmp_path)
+    assert isinstance(error.value.__cause__, pickle.UnpicklingError)
     assert not (tmp_path / "executed").exists()
 
 
