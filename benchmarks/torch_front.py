@@ -185,7 +185,7 @@ def heading(options: argparse.Namespace) -> list[str]:
         "engines took turns. Ratios under 1: Backpass's ORTModule is faster. What is possible: the time of our step if",
         "each of its parts reached a limit of the machine, the rate of large products or that of a copy, whichever is",
         f"slower for it; the fraction: that to our minimum. Dropout {options.dropout}. First steps, losses: in turn.",
-        "Convolutions by Winograd's method (winograd.md) take fewer multiplications than are counted: fractions over 1.",
+        "Convolutions by Winograd's method (winograd.md) take fewer operations than are counted: fractions over 1.",
         *([ADAM_NOTE] if adam else []),
         THREADS_NOTE,
         "The original gets transformers' attention written out, for it does not take torch's fused one with dropout;",
