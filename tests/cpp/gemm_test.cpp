@@ -41,6 +41,8 @@ std::vector<Problem> problems() {
                              {97, 50, 513},
                              {130, 200, 64},
                              {3, 600, 20},
+                             {20, 61, 9001},   // k in several parts
+                             {16, 1300, 450},  // columns in several parts
                              {33, 5, 0}}) {
         all.push_back({ta, tb, m, n, k, (m + n) % 3});
       }
@@ -127,7 +129,8 @@ TEST(Gemm, PackedEqualsUnpacked) {
 }
 
 TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
-  for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0}}) {
+  for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0},
+                           Problem{true, false, 300, 200, 9000, 0}}) {
     Operands<float> o(p);
     std::vector<std::vector<float>> results;
     for (int threads : {1, 2, 3}) {
