@@ -55,8 +55,8 @@ template <class T>
 struct Operands {
   std::vector<T> a, b, c, bias;
   explicit Operands(const Problem& p)
-      : a(random_values<T>((p.m + p.k) * (p.lda() + 1), 1)),
-        b(random_values<T>((p.n + p.k) * (p.ldb() + 1), 2)),
+      : a(random_values<T>((p.trans_a ? p.k : p.m) * p.lda(), 1)),
+        b(random_values<T>((p.trans_b ? p.n : p.k) * p.ldb(), 2)),
         c(random_values<T>(p.m * p.ldc(), 3)),
         bias(random_values<T>(p.n, 4)) {}
 
