@@ -178,13 +178,14 @@ void multiply_bundles(std::int64_t m, std::int64_t n, std::int64_t k, const T* a
 /// A vector that is longer than a bundle's row is written over by the next ones; the last rows are copied exactly.
 template <class T>
 void bundle(std::int64_t m, std::int64_t k, const T* a, std::int64_t lda, T* out) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  constexpr std::int64_t kRowsAhead = 12;  // each lies on another page, where nothing else fetches ahead
   const hn::CappedTag<T, 8> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t exact = std::max<std::int64_t>(0, k - 2 * lanes);
   for (std::int64_t p = 0; p < k; ++p) {
     const T* from = a + p * lda;
-    for (std::int64_t i = 0; i < m; i += 64 / static_cast<std::int64_t>(sizeof(T)))
-      __builtin_prefetch(from + kAhead / 2 * lda + i);
+    for (std::int64_t i = 0; i < m; i += kLine) __builtin_prefetch(from + kRowsAhead * lda + i);
     for_each_tile(m, kRows, [&](std::int64_t i, std::int64_t rows) {
       T* to = out + i * k + p * rows;
       if (p >= exact) {
