@@ -75,7 +75,8 @@ class Coster {
                     .def = node.def,
                     .inputs = GraphList<Value*>(std::move(inputs)),
                     .outputs = std::move(outputs),
-                    .attributes = node.attributes};
+                    .attributes = node.attributes,
+                    .subgraphs = {}};
     const std::optional<Dim> count = unless_it_overflows([&] { return node.def->flops(copy); });
     return count && count->is_known() ? count->value() : 0;
   }
