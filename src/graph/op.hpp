@@ -250,6 +250,12 @@ struct OpDef {
   /// The kernel knows float32 and float64; float16 and bfloat16 tensors among inputs and outputs are converted around
   /// it.
   bool half_through_float = false;
+  /// With half_through_float, a kernel that reads and writes tensors of 16-bit floats as they are; a null one where it
+  /// has none for these sizes.
+  Kernel (*prepare_half)(PrepareContext&) = nullptr;
+  /// With half_through_float: how many first axes of all inputs and outputs it works separately along. Tensors are
+  /// converted some of their elements at a time, as many as a cache holds.
+  int separate_axes = 0;
   /// Output 0 is input 0 under another shape.
   bool is_view = false;
   /// Output 0 may occupy the memory of this input when both have the same size (-1: never).

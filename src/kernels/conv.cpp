@@ -5,6 +5,7 @@
 
 #include "kernels/gemm.hpp"
 #include "kernels/thread_buffer.hpp"
+#include "support/half.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -270,6 +271,7 @@ void sum_channels(std::int64_t batch, std::int64_t channels, std::int64_t size, 
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)
 #undef BACKPASS_INSTANTIATE
+template void sum_channels(std::int64_t, std::int64_t, std::int64_t, const BFloat16*, BFloat16*);
 template void im2col<std::uint32_t>(const ConvGeometry&, const std::uint32_t*, std::uint32_t, std::uint32_t*);
 
 }  // namespace backpass

@@ -6,8 +6,11 @@
 namespace backpass {
 namespace {
 
+/// float64 is for those who want its digits.
 bool is_float_images(const Value* v) {
-  return v != nullptr && v->type.dtype == DType::float32 && v->type.shape && v->type.shape->size() == 4;
+  if (v == nullptr || !v->type.shape || v->type.shape->size() != 4) return false;
+  const DType dtype = v->type.dtype;
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
 /// [outputs, inputs, 3, 3] that change from run to run. Those that stay are laid out once, and best as they are.

@@ -8,6 +8,7 @@
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/conv_rule.hpp"
 #include "ops/convolution/dnnl_conv.hpp"
+#include "ops/convolution/wide_copy.hpp"
 #include "ops/convolution/winograd.hpp"
 #include "ops/flops.hpp"
 #include "support/visit.hpp"
@@ -43,6 +44,23 @@ Kernel winograd_kernel(PrepareContext& c, const ConvGeometry& g) {
   };
 }
 
+/// Images stay bfloat16; weights, of which there are fewer, are widened.
+Kernel prepare_half(PrepareContext& c) {
+  if (c.in(0).dtype != DType::bfloat16 || c.out(0).size() == 0) return {};
+  const ConvGeometry g = conv_geometry(c.node, c.in(0).dims, c.in(1).dims, c.out(0).dims);
+  const auto results = c.node.attr_int("winograd", 0) != 0 ? winograd_results(g) : std::nullopt;
+  if (!results) return {};
+  const WinogradConv conv(g, WinogradConv::Kind::forward, *results, /*is_narrow=*/true);
+  const std::size_t at = c.reserve(conv.scratch_bytes());
+  const WideCopy weights(c, c.in(1).size());
+  const WideCopy bias(c, c.has_input(2) ? c.in(2).size() : 0);
+  return [=, has_bias = c.has_input(2)](const KernelArgs& args) {
+    const float* w = weights.widen(args.in<void>(1), args.scratch);
+    const float* b = has_bias ? bias.widen(args.in<void>(2), args.scratch) : nullptr;
+    conv.run(args.in<void>(0), w, b, args.out<void>(0), args.scratch + at);
+  };
+}
+
 Kernel prepare(PrepareContext& c) {
   ConvGeometry g = conv_geometry(c.node, c.in(0).dims, c.in(1).dims, c.out(0).dims);
   bool has_bias = c.has_input(2);
@@ -75,6 +93,7 @@ const Register conv{
      .gradient = conv_gradient,
      .fused_gradient = conv_fused_gradient,
      .half_through_float = true,
+     .prepare_half = prepare_half,
      .flops = [](const Node& node) { return flops::sums(node, flops::per_channel(node.inputs.at(1))); }}};
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include "kernels/conv.hpp"
 #include "ops/convolution/conv_common.hpp"
 #include "ops/convolution/dnnl_conv_grad.hpp"
+#include "ops/convolution/wide_copy.hpp"
 #include "ops/convolution/winograd.hpp"
 #include "ops/flops.hpp"
+#include "support/half.hpp"
 
 namespace backpass {
 namespace {
@@ -67,6 +69,34 @@ Kernel winograd_kernel(PrepareContext& c, const ConvGeometry& g, Wanted wanted) 
   };
 }
 
+/// Images stay bfloat16; weights and their gradients, of which there are fewer, are converted.
+Kernel prepare_half(PrepareContext& c) {
+  if (c.in(kDy).dtype != DType::bfloat16) return {};
+  const ConvGeometry g = conv_geometry(c.node, c.in(kX).dims, c.in(kW).dims, c.in(kDy).dims);
+  const auto results = c.node.attr_int("winograd", 0) != 0 ? winograd_results(g) : std::nullopt;
+  if (!results) return {};
+  const Wanted wanted{c.has_output(0), c.has_output(1), c.has_output(2)};
+  const WinogradConv data(g, WinogradConv::Kind::backward_data, *results, /*is_narrow=*/true);
+  const WinogradWeights weights(g, *results, /*is_narrow=*/true);
+  const std::size_t at = c.reserve(std::max(wanted.dx ? data.scratch_bytes() : 0,  // one after the other
+                                            wanted.dw ? weights.scratch_bytes() : 0));
+  const WideCopy w(c, wanted.dx ? c.in(kW).size() : 0);
+  const WideCopy dw(c, wanted.dw ? c.in(kW).size() : 0);
+  return [=](const KernelArgs& args) {
+    const void* dy = args.in<void>(kDy);
+    if (wanted.dx) {
+      data.run(dy, w.widen(args.in<void>(kW), args.scratch), nullptr, args.out<void>(0), args.scratch + at);
+    }
+    if (wanted.dw) {
+      weights.run(args.in<void>(kX), dy, dw.at(args.scratch), args.scratch + at);
+      dw.narrow(args.scratch, args.out<void>(1));
+    }
+    if (wanted.db) {
+      sum_channels(g.batch, g.out_channels, g.out_size(), args.in<BFloat16>(kDy), args.out<BFloat16>(2));
+    }
+  };
+}
+
 Kernel prepare(PrepareContext& c) {
   ConvGeometry g = conv_geometry(c.node, c.in(kX).dims, c.in(kW).dims, c.in(kDy).dims);
   Wanted wanted{c.has_output(0), c.has_output(1), c.has_output(2)};
@@ -97,6 +127,7 @@ const Register conv_grad{{.name = "ConvGrad",
                           .infer = infer,
                           .prepare = prepare,
                           .half_through_float = true,
+                          .prepare_half = prepare_half,
                           .flops = count_flops}};
 
 }  // namespace

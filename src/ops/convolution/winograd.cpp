@@ -82,7 +82,7 @@ std::optional<std::int64_t> winograd_results(const ConvGeometry& g) {
   return cost(g, best) < 0.8 * static_cast<double>(9 * g.batch * g.out_size()) ? std::optional(best) : std::nullopt;
 }
 
-WinogradConv::WinogradConv(const ConvGeometry& g, Kind kind, std::int64_t results) {
+WinogradConv::WinogradConv(const ConvGeometry& g, Kind kind, std::int64_t results, bool is_narrow) {
   const bool is_forward = kind == Kind::forward;
   const std::int64_t c = g.in_channels, k = g.out_channels;
   if (is_forward) {
@@ -94,6 +94,7 @@ WinogradConv::WinogradConv(const ConvGeometry& g, Kind kind, std::int64_t result
     out_ = images_of(c, g.in, g.in, {0, 0}, results);
     weights_ = {.outputs = c, .inputs = k, .output_step = 9, .input_step = 9 * c, .is_flipped = true};
   }
+  in_.is_narrow = out_.is_narrow = is_narrow;
   const std::int64_t columns = in_.tile_columns;
   in_row_ = row_of(weights_.inputs);
   out_row_ = row_of(weights_.outputs);
@@ -112,7 +113,7 @@ std::size_t WinogradConv::scratch_bytes() const {
   return static_cast<std::size_t>(in_.positions() * panel_plane_ + slots_ * block) * sizeof(float);
 }
 
-void WinogradConv::run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const {
+void WinogradConv::run(const void* x, const float* w, const float* bias, void* y, std::byte* scratch) const {
   auto* panels = reinterpret_cast<float*>(scratch);
   const std::int64_t panel = winograd::panel_width() * weights_.inputs;
   for_each(panels_, [&](std::int64_t i) {
@@ -126,8 +127,8 @@ void WinogradConv::run(const float* x, const float* w, const float* bias, float*
   });
 }
 
-void WinogradConv::run_block(std::int64_t block, const float* x, const float* bias, const float* panels, float* memory,
-                             float* y) const {
+void WinogradConv::run_block(std::int64_t block, const void* x, const float* bias, const float* panels, float* memory,
+                             void* y) const {
   const std::int64_t first = block * block_rows_, last = std::min(rows_, first + block_rows_);
   const std::int64_t tiles = (last - first) * in_.tile_columns;
   const Tiles from{memory, in_plane_, in_row_};
@@ -141,10 +142,11 @@ void WinogradConv::run_block(std::int64_t block, const float* x, const float* bi
                [&](std::int64_t c) { winograd::results_of_tiles(out_, to, first, last, c, bias, y); });
 }
 
-WinogradWeights::WinogradWeights(const ConvGeometry& g, std::int64_t results)
+WinogradWeights::WinogradWeights(const ConvGeometry& g, std::int64_t results, bool is_narrow)
     : in_(images_of(g.in_channels, g.in, g.out, g.pad_begin, results)),
       out_(images_of(g.out_channels, g.out, g.out, {0, 0}, results)),
       weights_{.outputs = g.out_channels, .inputs = g.in_channels, .output_step = 9 * g.in_channels, .input_step = 9} {
+  in_.is_narrow = out_.is_narrow = is_narrow;
   in_row_ = row_of(g.in_channels);
   out_row_ = row_of(g.out_channels);
   rows_ = g.batch * in_.tile_rows;
@@ -158,7 +160,7 @@ std::size_t WinogradWeights::scratch_bytes() const {
   return static_cast<std::size_t>(in_.positions() * (in_plane_ + out_plane_ + sum_plane_)) * sizeof(float);
 }
 
-void WinogradWeights::transform_block(std::int64_t first, std::int64_t last, const float* x, const float* dy,
+void WinogradWeights::transform_block(std::int64_t first, std::int64_t last, const void* x, const void* dy,
                                       const Tiles& to_x, const Tiles& to_dy) const {
   for_channels(in_.channels, [&](std::int64_t c) { winograd::tiles_of_images(in_, x, first, last, c, to_x); });
   for_channels(out_.channels, [&](std::int64_t c) { winograd::tiles_of_results(out_, dy, first, last, c, to_dy); });
@@ -172,7 +174,7 @@ void WinogradWeights::add_products(std::int64_t tiles, const float* x, const flo
   }
 }
 
-void WinogradWeights::run(const float* x, const float* dy, float* dw, std::byte* scratch) const {
+void WinogradWeights::run(const void* x, const void* dy, float* dw, std::byte* scratch) const {
   auto* memory = reinterpret_cast<float*>(scratch);
   const Tiles tiles_x{memory, in_plane_, in_row_};
   const Tiles tiles_dy{memory + in_.positions() * in_plane_, out_plane_, out_row_};

@@ -1,7 +1,7 @@
-// float32 convolutions over 3 x 3 windows by Winograd's minimal filtering: squares of results from products in a
+// Convolutions over 3 x 3 windows by Winograd's minimal filtering: squares of results from products in a
 // transformed space, a quarter (4 x 4 results at once) or four ninths (2 x 2) of the multiplications of a direct sum.
-// Between tensors in plain layout; the same bits for any number of threads. docs/winograd.md tells when it pays, and
-// what becomes of errors.
+// Between tensors in plain layout, float32 or bfloat16 (summed in float32); the same bits for any number of threads.
+// docs/winograd.md tells when it pays, and what becomes of errors.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,17 @@ std::optional<std::int64_t> winograd_results(const ConvGeometry& g);
 class WinogradConv {
  public:
   enum class Kind : std::uint8_t { forward, backward_data };
-  WinogradConv(const ConvGeometry& g, Kind kind, std::int64_t results);
+  /// `is_narrow`: images are bfloat16, x and y alike.
+  WinogradConv(const ConvGeometry& g, Kind kind, std::int64_t results, bool is_narrow = false);
 
   /// 64-byte aligned memory that run() needs.
   std::size_t scratch_bytes() const;
   /// `bias` may be null.
-  void run(const float* x, const float* w, const float* bias, float* y, std::byte* scratch) const;
+  void run(const void* x, const float* w, const float* bias, void* y, std::byte* scratch) const;
 
  private:
-  void run_block(std::int64_t block, const float* x, const float* bias, const float* panels, float* memory,
-                 float* y) const;
+  void run_block(std::int64_t block, const void* x, const float* bias, const float* panels, float* memory,
+                 void* y) const;
 
   winograd::Images in_, out_;
   winograd::Weights weights_;
@@ -43,13 +44,13 @@ class WinogradConv {
 /// dW from X and dY.
 class WinogradWeights {
  public:
-  WinogradWeights(const ConvGeometry& g, std::int64_t results);
+  WinogradWeights(const ConvGeometry& g, std::int64_t results, bool is_narrow = false);
 
   std::size_t scratch_bytes() const;
-  void run(const float* x, const float* dy, float* dw, std::byte* scratch) const;
+  void run(const void* x, const void* dy, float* dw, std::byte* scratch) const;
 
  private:
-  void transform_block(std::int64_t first, std::int64_t last, const float* x, const float* dy,
+  void transform_block(std::int64_t first, std::int64_t last, const void* x, const void* dy,
                        const winograd::Tiles& to_x, const winograd::Tiles& to_dy) const;
   /// Products of one position.
   void add_products(std::int64_t tiles, const float* x, const float* dy, float* sums, bool add) const;

@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "ops/convolution/winograd_tiles-inl.hpp"
+#include "support/bfloat16-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass::HWY_NAMESPACE {
@@ -39,10 +40,38 @@ struct Strip {
     return ((image * images.channels + channel) * images.height + row) * images.width;
   }
   /// Rows [begin, end) of an image.
-  void read(const float* x, std::int64_t image, std::int64_t begin, std::int64_t end) const {
+  void read(const void* x, std::int64_t image, std::int64_t begin, std::int64_t end) const {
     const std::int64_t count = (end - begin) * images.width;
     if (valid < lane_count()) std::fill_n(data, count * lane_count(), 0.0F);
-    kernels::transpose(x + at(image, begin), plane(), data, lane_count(), count, valid);
+    if (!images.is_narrow) {
+      const float* from = static_cast<const float*>(x) + at(image, begin);
+      return kernels::transpose(from, plane(), data, lane_count(), count, valid);
+    }
+    const std::uint16_t* from = static_cast<const std::uint16_t*>(x) + at(image, begin);
+    float* wide = thread_buffer<float, kWideStrip>(valid * count);
+    for (std::int64_t lane = 0; lane < valid; ++lane) {
+      widen_bfloat16(from + lane * plane(), wide + lane * count, count);
+    }
+    kernels::transpose(wide, count, data, lane_count(), count, valid);
+  }
+  /// `rows` rows of an image from `top` on, of which the strip holds `stride` columns each.
+  void write(void* y, std::int64_t image, std::int64_t top, std::int64_t rows, std::int64_t stride) const {
+    const std::int64_t count = rows * images.width;
+    if (!images.is_narrow) return turn(static_cast<float*>(y) + at(image, top), plane(), rows, stride);
+    std::uint16_t* to = static_cast<std::uint16_t*>(y) + at(image, top);
+    float* wide = thread_buffer<float, kWideStrip>(valid * count);
+    turn(wide, count, rows, stride);
+    for (std::int64_t lane = 0; lane < valid; ++lane) {
+      narrow_bfloat16(wide + lane * count, to + lane * plane(), count);
+    }
+  }
+  /// Back to rows of pixels: each channel `channel_step` from the one before.
+  void turn(float* to, std::int64_t channel_step, std::int64_t rows, std::int64_t stride) const {
+    const std::int64_t lanes = lane_count();
+    if (stride == images.width) return kernels::transpose(data, lanes, to, channel_step, valid, rows * stride);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      kernels::transpose(data + i * stride * lanes, lanes, to + i * images.width, channel_step, valid, images.width);
+    }
   }
   const float* element(std::int64_t row, std::int64_t column) const {
     return data + (row * images.width + column) * lane_count();
@@ -77,7 +106,7 @@ HWY_INLINE void load_square(const Strip& strip, std::int64_t begin, std::int64_t
 
 /// Tiles of whole rows of them: squares of kEdge, kOut apart, transformed along both axes.
 template <int kOut, int kEdge, int kTile, class F>
-void transform_rows(const Images& im, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+void transform_rows(const Images& im, const void* x, std::int64_t first, std::int64_t last, std::int64_t channel,
                     const Tiles& to, const F& along) {
   const Strip strip(im, channel, thread_buffer<float, kStrip>(kEdge * im.width * lane_count()));
   float* tile = to.data + channel;
@@ -99,7 +128,7 @@ void transform_rows(const Images& im, const float* x, std::int64_t first, std::i
 
 template <class Kind>
 void write_rows(const Images& im, const Tiles& from, std::int64_t first, std::int64_t last, std::int64_t channel,
-                const float* bias, float* y) {
+                const float* bias, void* y) {
   constexpr int kOut = Kind::kOut, kTile = Kind::kTile;
   const std::int64_t lanes = lane_count();
   const std::int64_t width = im.tile_columns * kOut;  // of the strip: whole tiles
@@ -121,15 +150,7 @@ void write_rows(const Images& im, const Tiles& from, std::int64_t first, std::in
         hn::Store(hn::Add(result[k], offset), D(), strip.data + (k / kOut * width + c * kOut + k % kOut) * lanes);
       }
     }
-    float* to = y + strip.at(r / im.tile_rows, top);
-    if (width == im.width) {
-      kernels::transpose(strip.data, lanes, to, strip.plane(), strip.valid, rows * width);
-      continue;
-    }
-    for (std::int64_t i = 0; i < rows; ++i) {
-      kernels::transpose(strip.data + i * width * lanes, lanes, to + i * im.width, strip.plane(), strip.valid,
-                         im.width);
-    }
+    strip.write(y, r / im.tile_rows, top, rows, width);
   }
 }
 
@@ -178,7 +199,7 @@ void gather_weights(const Weights& ws, const Tiles& from, std::int64_t output, f
   }
 }
 
-void tiles_of_images_simd(const Images& im, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+void tiles_of_images_simd(const Images& im, const void* x, std::int64_t first, std::int64_t last, std::int64_t channel,
                           const Tiles& to) {
   if (im.out == 2) {
     const auto along = [](const V* d, V* v) HWY_ATTR { TwoResults::from_image(d, v); };
@@ -188,7 +209,7 @@ void tiles_of_images_simd(const Images& im, const float* x, std::int64_t first, 
   transform_rows<4, 6, 6>(im, x, first, last, channel, to, along);
 }
 
-void tiles_of_results_simd(const Images& im, const float* dy, std::int64_t first, std::int64_t last,
+void tiles_of_results_simd(const Images& im, const void* dy, std::int64_t first, std::int64_t last,
                            std::int64_t channel, const Tiles& to) {
   if (im.out == 2) {
     const auto along = [](const V* y, V* m) HWY_ATTR { TwoResults::from_results(y, m); };
@@ -199,7 +220,7 @@ void tiles_of_results_simd(const Images& im, const float* dy, std::int64_t first
 }
 
 void results_of_tiles_simd(const Images& im, const Tiles& from, std::int64_t first, std::int64_t last,
-                           std::int64_t channel, const float* bias, float* y) {
+                           std::int64_t channel, const float* bias, void* y) {
   if (im.out == 2) return write_rows<TwoResults>(im, from, first, last, channel, bias, y);
   write_rows<FourResults>(im, from, first, last, channel, bias, y);
 }
@@ -325,18 +346,18 @@ namespace winograd {
 std::int64_t lanes() { return HWY_DYNAMIC_DISPATCH(lane_count)(); }
 std::int64_t panel_width() { return 2 * lanes(); }
 
-void tiles_of_images(const Images& images, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+void tiles_of_images(const Images& images, const void* x, std::int64_t first, std::int64_t last, std::int64_t channel,
                      const Tiles& to) {
   HWY_DYNAMIC_DISPATCH(tiles_of_images_simd)(images, x, first, last, channel, to);
 }
 
-void tiles_of_results(const Images& images, const float* dy, std::int64_t first, std::int64_t last,
-                      std::int64_t channel, const Tiles& to) {
+void tiles_of_results(const Images& images, const void* dy, std::int64_t first, std::int64_t last, std::int64_t channel,
+                      const Tiles& to) {
   HWY_DYNAMIC_DISPATCH(tiles_of_results_simd)(images, dy, first, last, channel, to);
 }
 
 void results_of_tiles(const Images& images, const Tiles& from, std::int64_t first, std::int64_t last,
-                      std::int64_t channel, const float* bias, float* y) {
+                      std::int64_t channel, const float* bias, void* y) {
   HWY_DYNAMIC_DISPATCH(results_of_tiles_simd)(images, from, first, last, channel, bias, y);
 }
 

@@ -18,6 +18,7 @@ struct Images {
   std::int64_t tile_rows, tile_columns;  ///< squares of one image
   std::int64_t out;                      ///< 2 or 4
   std::int64_t pad_top = 0, pad_left = 0;
+  bool is_narrow = false;  ///< elements are bfloat16, not float32; what is computed from them is float32 either way
 
   std::int64_t tile() const { return out + 2; }
   std::int64_t positions() const { return tile() * tile(); }
@@ -31,14 +32,14 @@ struct Tiles {
 
 /// Tiles of rows [first, last) with their borders, of `lanes()` channels from `channel` on. The first tile of row
 /// `first` becomes tile 0.
-void tiles_of_images(const Images& images, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+void tiles_of_images(const Images& images, const void* x, std::int64_t first, std::int64_t last, std::int64_t channel,
                      const Tiles& to);
 /// The same for gradients of results, which have no borders.
-void tiles_of_results(const Images& images, const float* dy, std::int64_t first, std::int64_t last,
-                      std::int64_t channel, const Tiles& to);
+void tiles_of_results(const Images& images, const void* dy, std::int64_t first, std::int64_t last, std::int64_t channel,
+                      const Tiles& to);
 /// Tiles to results, plus bias (null: none).
 void results_of_tiles(const Images& images, const Tiles& from, std::int64_t first, std::int64_t last,
-                      std::int64_t channel, const float* bias, float* y);
+                      std::int64_t channel, const float* bias, void* y);
 
 /// Weights of a 3 x 3 convolution: element (output, input, 3 x 3) is data[output * output_step + input * input_step].
 struct Weights {

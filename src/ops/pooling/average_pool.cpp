@@ -33,7 +33,8 @@ const Register average_pool_op{{.name = "AveragePool",
                                 .prepare = prepare,
                                 .gradient = average_pool_gradient,
                                 .fused_gradient = average_pool_fused_gradient,
-                                .half_through_float = true}};
+                                .half_through_float = true,
+                                .separate_axes = 2}};
 
 }  // namespace
 }  // namespace backpass

@@ -114,7 +114,8 @@ const Register average{{.name = "GlobalAveragePool",
                         .infer = infer_global_pool,
                         .prepare = prepare_average,
                         .gradient = average_gradient,
-                        .half_through_float = true}};
+                        .half_through_float = true,
+                        .separate_axes = 2}};
 
 const Register max{{.name = "GlobalMaxPool",
                     .since = 22,
@@ -123,7 +124,8 @@ const Register max{{.name = "GlobalMaxPool",
                     .infer = infer_global_pool,
                     .prepare = prepare_max,
                     .gradient = max_gradient,
-                    .half_through_float = true}};
+                    .half_through_float = true,
+                    .separate_axes = 2}};
 
 const Register lp{{.name = "GlobalLpPool",
                    .since = 22,
@@ -132,7 +134,8 @@ const Register lp{{.name = "GlobalLpPool",
                    .infer = infer_lp,
                    .prepare = prepare_lp,
                    .gradient = lp_gradient,
-                   .half_through_float = true}};
+                   .half_through_float = true,
+                   .separate_axes = 2}};
 
 }  // namespace
 }  // namespace backpass

@@ -34,7 +34,8 @@ const Register lp_pool_op{{.name = "LpPool",
                            .infer = infer,
                            .prepare = prepare,
                            .gradient = lp_pool_gradient,
-                           .half_through_float = true}};
+                           .half_through_float = true,
+                           .separate_axes = 2}};
 
 }  // namespace
 }  // namespace backpass

@@ -35,6 +35,7 @@ const Register max_pool_places_op{{.name = "MaxPoolPlaces",
                                    .infer = infer,
                                    .prepare = prepare,
                                    .half_through_float = true,
+                                   .separate_axes = 2,
                                    .is_lowered = true}};
 
 }  // namespace

@@ -134,6 +134,7 @@ const Register max_pool_places_grad{{.name = "MaxPoolPlacesGrad",
                                      .infer = infer_places,
                                      .prepare = prepare_places,
                                      .half_through_float = true,
+                                     .separate_axes = 2,
                                      .is_lowered = true}};
 
 const Register average_pool_grad{{.name = "AveragePoolGrad",
@@ -144,7 +145,8 @@ const Register average_pool_grad{{.name = "AveragePoolGrad",
                                   .infer = infer_average,
                                   .prepare = prepare_average,
                                   .gradient = average_gradient,
-                                  .half_through_float = true}};
+                                  .half_through_float = true,
+                                  .separate_axes = 2}};
 
 }  // namespace
 }  // namespace backpass
