@@ -66,7 +66,8 @@ Reduction reduction_from(const std::string& label, std::string_view name) {
 }
 
 IndexedElements::IndexedElements(std::span<const std::int64_t> data, std::span<const std::int64_t> indices,
-                                 std::size_t axis) {
+                                 std::size_t axis, bool from_front)
+    : from_front_(from_front) {
   Dims data_strides = strides_of(data);
   Dims index_strides = strides_of(indices);
   std::size_t last = data.size() - 1;
@@ -89,7 +90,8 @@ IndexedElements::IndexedElements(std::span<const std::int64_t> data, std::span<c
 }
 
 IndexedSlices::IndexedSlices(std::span<const std::int64_t> data, std::span<const std::int64_t> indices,
-                             std::size_t batch_dims) {
+                             std::size_t batch_dims, bool from_front)
+    : from_front_(from_front) {
   auto width = static_cast<std::size_t>(indices.back());
   Dims strides = strides_of(data);
   for (std::size_t i = 0; i < width; ++i) {
@@ -110,7 +112,8 @@ void IndexedSlices::offsets(const std::string& label, DType index_type, const vo
       for (std::int64_t k = 0; k < width; ++k) {
         std::int64_t p = j * width + k;
         auto axis = static_cast<std::size_t>(k);
-        offset += checked_index(label, read_index(index_type, indices, p), p, extents_[axis]) * strides_[axis];
+        const std::int64_t index = read_index(index_type, indices, p);
+        offset += checked_index(label, index, p, extents_[axis], from_front_) * strides_[axis];
       }
       out[j] = offset;
     }

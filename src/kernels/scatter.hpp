@@ -47,7 +47,9 @@ inline std::int64_t read_index(DType index_type, const void* indices, std::int64
 /// axis are independent, so threads own lines along the axis and every line is walked in order.
 class IndexedElements {
  public:
-  IndexedElements(std::span<const std::int64_t> data, std::span<const std::int64_t> indices, std::size_t axis);
+  /// `from_front`: no index is negative.
+  IndexedElements(std::span<const std::int64_t> data, std::span<const std::int64_t> indices, std::size_t axis,
+                  bool from_front = false);
 
   /// visit(position in the indices, offset in the data)
   template <class Visit>
@@ -58,8 +60,9 @@ class IndexedElements {
         std::int64_t columns = std::min(width_, columns_ - (item++ % pieces_) * width_);
         for (std::int64_t a = 0; a < along_; ++a) {
           for (std::int64_t j = 0; j < columns; ++j) {
-            std::int64_t p = position + a * index_step_ + j;
-            visit(p, base + checked_index(label, read_index(index_type, indices, p), p, extent_) * data_step_ + j);
+            const std::int64_t p = position + a * index_step_ + j;
+            const std::int64_t index = read_index(index_type, indices, p);
+            visit(p, base + checked_index(label, index, p, extent_, from_front_) * data_step_ + j);
           }
         }
       });
@@ -76,13 +79,15 @@ class IndexedElements {
   std::int64_t columns_ = 1;  ///< extent of the last axis when it is not the indexed one
   std::int64_t width_ = 1;
   std::int64_t pieces_ = 1;
+  bool from_front_ = false;
 };
 
 /// Slices of a tensor named by tuples of indices into its leading axes (after `batch_dims` axes shared with the
 /// indices).
 class IndexedSlices {
  public:
-  IndexedSlices(std::span<const std::int64_t> data, std::span<const std::int64_t> indices, std::size_t batch_dims);
+  IndexedSlices(std::span<const std::int64_t> data, std::span<const std::int64_t> indices, std::size_t batch_dims,
+                bool from_front = false);
 
   std::int64_t count() const { return count_; }
   std::int64_t slice() const { return slice_; }
@@ -97,6 +102,7 @@ class IndexedSlices {
   std::int64_t per_batch_ = 1;  ///< tuples of one batch entry
   std::int64_t count_ = 1;
   std::int64_t slice_ = 1;
+  bool from_front_ = false;
 };
 
 /// out[j] = slice at offsets[j] of data

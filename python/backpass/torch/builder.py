@@ -22,7 +22,7 @@ Dim = int | torch.SymInt
 Scalar = bool | int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool
 
 DOMAIN = "backpass"
-INDICES_FROM_FRONT = "__indices_from_front"  #: of a Gather: a negative index is an error, src/ops/indexing/gather.hpp
+INDICES_FROM_FRONT = "__indices_from_front"  #: a negative index is an error, src/ops/indexing/gather.hpp
 SMALL = 64  # elements up to which equal constants are one initializer
 
 ONNX_TYPES: dict[torch.dtype, int] = {

@@ -12,8 +12,6 @@
 namespace backpass {
 namespace {
 
-bool counts_from_front(const Node& node) { return node.attr_int(kIndicesFromFront, 0) != 0; }
-
 /// Contents of the result when data and indices are known integer vectors.
 void keep_ints(InferContext& c) {
   auto data = movement::ints_of_rank(c, 0, 1);

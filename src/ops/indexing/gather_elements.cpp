@@ -5,6 +5,7 @@
 #include "graph/op.hpp"
 #include "graph/partial_read.hpp"
 #include "kernels/scatter.hpp"
+#include "ops/indexing/gather.hpp"
 #include "ops/indexing/scatter_rule.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
@@ -46,7 +47,7 @@ Kernel prepare_gather(PrepareContext& c) {
   DType dtype = data.dtype;
   DType index_type = c.in(1).dtype;
   std::size_t axis = c.axis(c.node.attr_int("axis", 0), data.dims.size());
-  kernels::IndexedElements where(data.dims, c.in(1).dims, axis);
+  kernels::IndexedElements where(data.dims, c.in(1).dims, axis, counts_from_front(c.node));
   return [=, label = c.node.label()](const KernelArgs& args) {
     visit_storage(dtype, [&]<class T>() {
       const T* from = args.in<T>(0);
@@ -75,7 +76,8 @@ Kernel prepare_scatter(PrepareContext& c) {
   std::int64_t count = data.size();
   auto reduction = kernels::reduction_from(label, c.node.attr_string("reduction", "none"));
   c.require(c.in(1).dims == c.in(2).dims, "updates: got ", shown(c.in(2).dims), ", expected ", shown(c.in(1).dims));
-  kernels::IndexedElements where(data.dims, c.in(1).dims, c.axis(c.node.attr_int("axis", 0), data.dims.size()));
+  const std::size_t axis = c.axis(c.node.attr_int("axis", 0), data.dims.size());
+  kernels::IndexedElements where(data.dims, c.in(1).dims, axis, counts_from_front(c.node));
   return [=](const KernelArgs& args) {
     kernels::copy_elements(dtype, args.inputs[0], args.outputs[0], count);
     kernels::scatter_elements(label, dtype, reduction, where, index_type, args.inputs[1], args.inputs[2],

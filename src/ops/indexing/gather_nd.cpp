@@ -5,6 +5,7 @@
 #include "graph/op.hpp"
 #include "graph/partial_read.hpp"
 #include "kernels/scatter.hpp"
+#include "ops/indexing/gather.hpp"
 #include "ops/indexing/scatter_rule.hpp"
 #include "ops/movement/movement.hpp"
 #include "ops/shape_rules.hpp"
@@ -57,7 +58,8 @@ struct Offsets {
   std::string label;
 
   Offsets(PrepareContext& c, const Dims& data, const TensorInfo& indices)
-      : slices(data, indices.dims, static_cast<std::size_t>(c.node.attr_int("batch_dims", 0))),
+      : slices(data, indices.dims, static_cast<std::size_t>(c.node.attr_int("batch_dims", 0)),
+               counts_from_front(c.node)),
         scratch(c.reserve(byte_size(DType::int64, slices.count()))),
         index_type(indices.dtype),
         label(c.node.label()) {}

@@ -84,7 +84,9 @@ Kernel prepare_training(PrepareContext& c) {
   for (const TensorInfo& t : c.inputs) dtypes.push_back(t.dtype);
   DType stat_type = dtypes[3];
   double epsilon = c.node.attr_float("epsilon", 1e-5F);
-  double momentum = c.node.attr_float("momentum", 0.9F);
+  // A batch of nothing says nothing: running statistics stay as they are.
+  const bool is_empty = c.in(0).size() == 0;
+  double momentum = is_empty ? 1 : c.node.attr_float("momentum", 0.9F);
   std::size_t outputs = c.outputs.size();
   BatchStatistics statistics(s, dtypes[0]);
   std::size_t partial = c.reserve(statistics.scratch_bytes());
@@ -99,6 +101,7 @@ Kernel prepare_training(PrepareContext& c) {
         widen_to(p + static_cast<std::int64_t>(i - 1) * n, a.inputs[i], dtypes[i], n);
       }
       statistics.run(a.in<T>(0), mean, variance, a.scratch + partial);
+      if (is_empty) std::fill_n(mean, 2 * n, T{0});  // where sums divided by no elements are not numbers
       auto out = [&](std::size_t k) { return k < outputs ? a.outputs[k] : nullptr; };
       for (std::int64_t i = 0; i < n; ++i) {
         auto m = static_cast<double>(mean[i]);

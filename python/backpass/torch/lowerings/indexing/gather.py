@@ -33,10 +33,14 @@ def embedding(
     return rows_of(b, weight, index, padding_idx)
 
 
+def from_front(b: GraphBuilder) -> dict[str, int]:
+    """Marks a node: a negative index is an error, as torch has it. To ONNX, which others may run, it counts from the
+    end."""
+    return {INDICES_FROM_FRONT: 1} if b.stop_gradient_kept else {}
+
+
 def slices_at(b: GraphBuilder, x: Value, index: Value, axis: int) -> Value:
-    """A negative index is an error, as torch has it; to ONNX, which others may run, it counts from the end."""
-    marks = {INDICES_FROM_FRONT: 1} if b.stop_gradient_kept else {}
-    return b.op("Gather", x, index, outputs=None, axis=axis, **marks)
+    return b.op("Gather", x, index, outputs=None, axis=axis, **from_front(b))
 
 
 def rows_of(b: GraphBuilder, weight: Value, index: Value, padding_idx: Dim) -> Value:
@@ -61,9 +65,9 @@ def embedding_dense_backward(
 def gather(b: GraphBuilder, node: fx.Node, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if x.rank == 0 or index.rank == 0:
         row, places = x if x.rank else common.reshape(b, x, [1]), common.reshape(b, index, [1])
-        picked = b.op("GatherElements", row, places, axis=0, shape=(1,))
+        picked = b.op("GatherElements", row, places, axis=0, shape=(1,), outputs=None, **from_front(b))
         return common.reshape(b, picked, meta(node).shape)
-    return b.op("GatherElements", x, index, axis=axis_of(dim, x.rank))
+    return b.op("GatherElements", x, index, axis=axis_of(dim, x.rank), outputs=None, **from_front(b))
 
 
 @lowers(aten.index_select.default)

@@ -12,7 +12,7 @@ from backpass.torch.builder import Dim, GraphBuilder, NoLoweringError, Scalar, V
 from backpass.torch.dispatch import lowers
 from backpass.torch.lowerings import common
 from backpass.torch.lowerings.common import axis_of, refuse_complex
-from backpass.torch.lowerings.indexing.gather import Places, refuse_mixed
+from backpass.torch.lowerings.indexing.gather import Places, from_front, refuse_mixed
 from backpass.torch.lowerings.movement.shape import END, sliced
 
 aten = torch.ops.aten
@@ -104,7 +104,8 @@ def scattered(b: GraphBuilder, x: Value, dim: int, index: Value, source: Value, 
     if x.rank == 0:
         if mode == "none":
             return common.reshape(b, source, [])
-        flat = b.op("ScatterElements", *(common.reshape(b, v, [1]) for v in (x, index, source)), reduction=mode)
+        row = (common.reshape(b, v, [1]) for v in (x, index, source))
+        flat = b.op("ScatterElements", *row, reduction=mode, outputs=None, **from_front(b))
         return b.op("Reshape", flat, b.constant([]), shape=())
     if index.rank == 0:
         index, source = common.reshape(b, index, [1]), common.reshape(b, source, [1])
@@ -113,7 +114,8 @@ def scattered(b: GraphBuilder, x: Value, dim: int, index: Value, source: Value, 
         axes = range(index.rank)
         bounds = b.constant([0 for _ in axes]), b.sizes(b.shape_of(index)), b.constant(list(axes))
         source = b.op("Slice", source, *bounds)
-    return b.op("ScatterElements", x, index, source, axis=axis_of(dim, x.rank), reduction=mode, shape=x.shape)
+    where = {"axis": axis_of(dim, x.rank), **from_front(b)}
+    return b.op("ScatterElements", x, index, source, reduction=mode, shape=x.shape, outputs=None, **where)
 
 
 REDUCTIONS = {"sum": "add", "mean": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
@@ -156,7 +158,9 @@ def rows_written(b: GraphBuilder, x: Value, dim: int, index: Value, source: Valu
     order = [axis, *[a for a in range(x.rank) if a != axis]]
     tuples = common.unsqueeze(b, b.cast(index, torch.int64), 1)
     moved = (common.transpose(b, x, order), tuples, common.transpose(b, source, order))
-    return common.transpose(b, b.op("ScatterND", *moved, reduction=mode), common.inverse(order))
+    return common.transpose(
+        b, b.op("ScatterND", *moved, reduction=mode, outputs=None, **from_front(b)), common.inverse(order)
+    )
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)

@@ -10,6 +10,7 @@ from torch import fx
 from backpass.torch.builder import GraphBuilder, NoLoweringError, Scalar, Value
 from backpass.torch.dispatch import Lowering, lowers
 from backpass.torch.lowerings.common import counted, filled, meta, refuse_complex, result_type, unsqueeze
+from backpass.torch.lowerings.indexing.gather import slices_at
 from backpass.torch.symbols import Symbolic, dims
 
 aten = torch.ops.aten
@@ -82,4 +83,6 @@ lowers(aten.triu.default)(_triangle(1))
 def one_hot(b: GraphBuilder, node: fx.Node, x: Value, classes: int = -1) -> Value:
     if not isinstance(classes, int) or classes < 0:
         raise NoLoweringError("the number of classes depends on data")
-    return b.cast(b.op("Equal", unsqueeze(b, x, x.rank), b.constant(torch.arange(classes))), torch.int64)
+    numbers = b.constant(torch.arange(classes))
+    found = slices_at(b, numbers, x, 0)  # the same numbers, or an error that says which is none of the classes
+    return b.cast(b.op("Equal", unsqueeze(b, found, x.rank), numbers), torch.int64)

@@ -46,15 +46,24 @@ def batch_norm_training(b: GraphBuilder, x: Value, weight: Any, bias: Any, eps: 
     return y, b.like(mean, zeros), b.like(variance, zeros)
 
 
-def updated(b: GraphBuilder, old: Value, new: Value, momentum: float) -> Value:
-    """(1 - momentum) old + momentum new."""
-    return b.op("Add", b.op("Mul", old, 1 - momentum), b.op("Mul", b.cast(new, b.dtype_of(old)), momentum))
+def updated(b: GraphBuilder, x: Value, old: Value, new: Value, momentum: float) -> Value:
+    """(1 - momentum) old + momentum new; the old of a batch of nothing."""
+    count = elements_per_channel(b, x)
+    new = b.cast(new, b.dtype_of(old))
+    if isinstance(count, int):
+        return b.op("Add", b.op("Mul", old, 1 - momentum), b.op("Mul", new, momentum)) if count > 0 else old
+    share = b.op("Mul", b.op("Min", b.scalar(count, b.dtype_of(old)), 1), momentum)
+    return b.op("Add", b.op("Mul", old, b.op("Sub", 1, share)), b.op("Mul", new, share))
+
+
+def elements_per_channel(b: GraphBuilder, x: Value) -> Any:
+    shape = b.shape_of(x)
+    return math.prod([shape[0], *shape[2:]])
 
 
 def unbiased(b: GraphBuilder, x: Value, variance: Value) -> Value:
     """torch's running variance is that of a sample: n / (n - 1) times the population's."""
-    shape = b.shape_of(x)
-    n = b.scalar(math.prod([shape[0], *shape[2:]]), b.dtype_of(variance))
+    n = b.scalar(elements_per_channel(b, x), b.dtype_of(variance))
     return b.op("Mul", variance, b.op("Div", n, b.op("Sub", n, 1)))
 
 
@@ -82,8 +91,8 @@ def batch_norm_functional(
     y, mean, variance = batch_norm_training(b, x, weight, bias, eps)
     b.running_statistics[y] = (running_mean, running_var, momentum)
     rstd = inverse_root(b, variance, eps) if used(node, 2) else variance
-    new_mean = updated(b, running_mean, mean, momentum)
-    new_var = updated(b, running_var, unbiased(b, x, variance), momentum)
+    new_mean = updated(b, x, running_mean, mean, momentum)
+    new_var = updated(b, x, running_var, unbiased(b, x, variance), momentum)
     return y, mean, rstd, new_mean, new_var
 
 

@@ -34,7 +34,7 @@ def windows(extent: int, pooled: int) -> Table:
     return np.array(rows, dtype=np.int64).reshape(pooled, widest)
 
 
-def _adaptive_max(b: GraphBuilder, node: fx.Node, x: Value, spatial: int) -> tuple[Value, Value]:
+def _adaptive_max(b: GraphBuilder, node: fx.Node, x: Value, spatial: int) -> tuple[Value, ...]:
     extents, pooled = b.shape_of(x)[-spatial:], meta(node, 0).shape[-spatial:]
     if not all(isinstance(d, int) for d in (*extents, *pooled)):
         raise NoLoweringError("extents that are not constants")
@@ -47,12 +47,12 @@ def _adaptive_max(b: GraphBuilder, node: fx.Node, x: Value, spatial: int) -> tup
     lead, axis = b.shape_of(x)[:-spatial], x.rank
     planes = b.op("Reshape", x, b.sizes([*lead, math.prod(extents)]))
     parts = b.op("Gather", planes, b.constant(flat), axis=axis - spatial)
-    values = b.op("ReduceMax", parts, b.constant([axis]), keepdims=0)
     best = b.op("ArgMax", parts, axis=axis, keepdims=0, shape=meta(node, 0).shape)
     rows = math.prod(map(int, pooled))
     offsets = b.constant(np.arange(rows) * flat.shape[-1])
     places = b.op("Gather", b.constant(flat.reshape(-1)), b.op("Add", reshape(b, best, [*lead, rows]), offsets), axis=0)
-    return values, b.op("Reshape", places, b.sizes(meta(node, 1).shape))
+    values = b.op("GatherElements", planes, places, axis=axis - spatial)  # of equals, the first gets all the gradient
+    return tuple(b.op("Reshape", found, b.sizes(meta(node, 0).shape)) for found in (values, places))
 
 
 lowers(aten.adaptive_max_pool2d.default)(lambda b, node, x, size: _adaptive_max(b, node, x, 2))
