@@ -83,12 +83,14 @@ void average_planes(const PoolWindows& w, std::int64_t b, const float* x, float*
   });
 }
 
-void global_planes(std::int64_t b, std::int64_t rows, std::int64_t cols, const float* x, float* y, std::int64_t begin,
-                   std::int64_t end) {
+void global_planes(std::int64_t channels, std::int64_t b, std::int64_t rows, std::int64_t cols, const float* x,
+                   float* y, std::int64_t begin, std::int64_t end) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+  const std::int64_t blocks = (channels + b - 1) / b;
   const V scale = hn::Set(D(), 1.0F / static_cast<float>(rows * cols));
   for (std::int64_t plane = begin; plane < end; ++plane) {
-    for (std::int64_t k = 0; k < b; k += lanes) {
+    const std::int64_t first = plane % blocks * b, valid = std::min(b, channels - first);
+    for (std::int64_t k = 0; k < valid; k += lanes) {
       // Row by row: sums of sums lose less than one long sum.
       V total = hn::Zero(D());
       const float* at = x + plane * rows * cols * b + k;
@@ -97,7 +99,8 @@ void global_planes(std::int64_t b, std::int64_t rows, std::int64_t cols, const f
         for (std::int64_t j = 0; j < cols; ++j, at += b) sum = hn::Add(sum, hn::LoadU(D(), at));
         total = hn::Add(total, sum);
       }
-      hn::StoreU(hn::Mul(total, scale), D(), y + plane * b + k);
+      const auto some = hn::FirstN(D(), static_cast<std::size_t>(std::min(lanes, valid - k)));
+      hn::BlendedStore(hn::Mul(total, scale), some, D(), y + plane / blocks * channels + first + k);
     }
   }
 }
@@ -133,10 +136,11 @@ void blocked_average_pool(const PoolWindows& windows, std::int64_t b, const floa
   });
 }
 
-void blocked_global_average(std::int64_t planes, std::int64_t b, std::int64_t rows, std::int64_t cols, const float* x,
-                            float* y) {
+void blocked_global_average(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t rows,
+                            std::int64_t cols, const float* x, float* y) {
+  const std::int64_t planes = images * ((channels + b - 1) / b);
   parallel_for(planes, grain_for(rows * cols * b), [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(global_planes)(b, rows, cols, x, y, begin, end);
+    HWY_DYNAMIC_DISPATCH(global_planes)(channels, b, rows, cols, x, y, begin, end);
   });
 }
 
@@ -145,31 +149,43 @@ namespace {
 // Positions copied at a time, so that the strided side stays in the first-level cache.
 constexpr std::int64_t kPositions = 64;
 
+/// A piece of a block of channels: where it lies on both sides, and what there is of it.
+struct Piece {
+  std::int64_t plain, blocked, valid;  ///< first elements; channels
+  std::int64_t first, last;            ///< positions
+};
+
 template <class F>
-void for_each_piece(std::int64_t planes, std::int64_t b, std::int64_t size, const F& f) {
-  std::int64_t pieces = (size + kPositions - 1) / kPositions;
-  parallel_for(planes * pieces, grain_for(kPositions * b), [&](std::int64_t begin, std::int64_t end) {
+void for_each_piece(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t size, const F& f) {
+  const std::int64_t pieces = (size + kPositions - 1) / kPositions;
+  const std::int64_t blocks = (channels + b - 1) / b;
+  parallel_for(images * blocks * pieces, grain_for(kPositions * b), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      std::int64_t first = i % pieces * kPositions;
-      f(i / pieces * b * size, first, std::min(size, first + kPositions));
+      const std::int64_t plane = i / pieces, channel = plane % blocks * b;
+      const std::int64_t first = i % pieces * kPositions;
+      f(Piece{(plane / blocks * channels + channel) * size, plane * b * size, std::min(b, channels - channel), first,
+              std::min(size, first + kPositions)});
     }
   });
 }
 
 }  // namespace
 
-void to_blocked(std::int64_t planes, std::int64_t b, std::int64_t size, const float* x, float* y) {
-  for_each_piece(planes, b, size, [&](std::int64_t plane, std::int64_t first, std::int64_t last) {
-    for (std::int64_t c = 0; c < b; ++c) {
-      for (std::int64_t i = first; i < last; ++i) y[plane + i * b + c] = x[plane + c * size + i];
+void to_blocked(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t size, const float* x,
+                float* y) {
+  for_each_piece(images, channels, b, size, [&](const Piece& p) {
+    if (p.valid < b) std::fill(y + p.blocked + p.first * b, y + p.blocked + p.last * b, 0.0F);
+    for (std::int64_t c = 0; c < p.valid; ++c) {
+      for (std::int64_t i = p.first; i < p.last; ++i) y[p.blocked + i * b + c] = x[p.plain + c * size + i];
     }
   });
 }
 
-void from_blocked(std::int64_t planes, std::int64_t b, std::int64_t size, const float* x, float* y) {
-  for_each_piece(planes, b, size, [&](std::int64_t plane, std::int64_t first, std::int64_t last) {
-    for (std::int64_t c = 0; c < b; ++c) {
-      for (std::int64_t i = first; i < last; ++i) y[plane + c * size + i] = x[plane + i * b + c];
+void from_blocked(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t size, const float* x,
+                  float* y) {
+  for_each_piece(images, channels, b, size, [&](const Piece& p) {
+    for (std::int64_t c = 0; c < p.valid; ++c) {
+      for (std::int64_t i = p.first; i < p.last; ++i) y[p.plain + c * size + i] = x[p.blocked + i * b + c];
     }
   });
 }

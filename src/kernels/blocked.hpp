@@ -1,4 +1,5 @@
-// Loops over images in blocked layout: [N, C/b, H, W, b] instead of [N, C, H, W], b a multiple of 8.
+// Loops over images in blocked layout: [N, C/b, H, W, b] instead of [N, C, H, W], b a multiple of 8. Where channels do
+// not fill the last block, the rest of it holds anything.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +8,18 @@
 
 namespace backpass {
 
-/// [planes, b, size] -> [planes, size, b], planes = N * C/b.
-void to_blocked(std::int64_t planes, std::int64_t b, std::int64_t size, const float* x, float* y);
+/// [images, channels, size] -> [images, channels/b, size, b]; the rest of the last block becomes zero.
+void to_blocked(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t size, const float* x,
+                float* y);
 /// The other way round.
-void from_blocked(std::int64_t planes, std::int64_t b, std::int64_t size, const float* x, float* y);
+void from_blocked(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t size, const float* x,
+                  float* y);
 
 /// Pooling over two axes; geometry.planes counts blocks of channels.
 void blocked_max_pool(const PoolWindows& windows, std::int64_t b, const float* x, float* y);
 void blocked_average_pool(const PoolWindows& windows, std::int64_t b, const float* x, float* y, bool count_padding);
-/// Mean over `rows` x `cols` positions: one number per channel.
-void blocked_global_average(std::int64_t planes, std::int64_t b, std::int64_t rows, std::int64_t cols, const float* x,
-                            float* y);
+/// Mean over `rows` x `cols` positions: one number per channel, [images, channels].
+void blocked_global_average(std::int64_t images, std::int64_t channels, std::int64_t b, std::int64_t rows,
+                            std::int64_t cols, const float* x, float* y);
 
 }  // namespace backpass

@@ -33,8 +33,12 @@ std::int64_t stretch_of(std::int64_t k) {
 
 /// How C is cut into pieces that are computed independently.
 struct Pieces {
-  std::int64_t rows, cols;            ///< of one piece
+  std::int64_t rows;                  ///< of one piece
+  std::int64_t panels, panel;         ///< of all columns; columns of one
   std::int64_t row_count, col_count;  ///< pieces
+
+  /// Panels are dealt out evenly: threads that have as many pieces have as much to do.
+  std::int64_t first_column(std::int64_t piece) const { return piece * panels / col_count * panel; }
 };
 
 // How many pieces there are may depend on the threads at hand: no element's sum does.
@@ -50,7 +54,9 @@ Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t un
   std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
   std::int64_t per_piece = std::min(panels, std::max(least, (panels + wanted - 1) / wanted));
   if (k > kDepth) per_piece = std::min(per_piece, std::max<std::int64_t>(1, kNearColumns / panel));
-  return {rows, per_piece * panel, row_count, (panels + per_piece - 1) / per_piece};
+  const std::int64_t col_count = (panels + per_piece - 1) / per_piece;
+  const std::int64_t even = row_count == 1 && col_count > 1 ? round_up(col_count, threads) : col_count;
+  return {rows, panels, panel, row_count, std::min(even, panels)};
 }
 
 /// Rows next to each other, whatever their distance was.
@@ -135,9 +141,9 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
   parallel_for(pieces.row_count * pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
       std::int64_t i0 = piece / pieces.col_count * pieces.rows;
-      std::int64_t j0 = piece % pieces.col_count * pieces.cols;
-      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, std::min(pieces.cols, n - j0), alpha, beta, c, ldc,
-                     epilogue);
+      std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
+      std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
+      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue);
     }
   });
 }

@@ -15,14 +15,15 @@ namespace backpass {
 
 /// Convolutions and what stands between them work on blocked values, [N, C/b, H, W, b], which is how oneDNN's vector
 /// code wants its channels; layout changes only where a chain begins or ends. float32 images with constant weights and
-/// channels that fill blocks.
+/// channels that fill at least half of their blocks; what they leave of the last one is computed and never read.
 void block_convolutions(Graph& graph, Reports& reports);
 
 /// Blocked convolutions apply a following residual sum and activation themselves.
 void fuse_blocked_conv(Graph& graph, Reports& reports);
 
-/// Convolutions over 3 x 3 windows with weights that are trained, and their gradients, may use Winograd's method where
-/// sizes make it worth while (ops/convolution/winograd.hpp). Results differ from direct sums in the last bits.
+/// Convolutions over 3 x 3 windows with weights that are trained, their gradients, and blocked convolutions may use
+/// Winograd's method where sizes make it worth while (ops/convolution/winograd.hpp). Results differ from direct sums in
+/// the last bits.
 void winograd_convolutions(Graph& graph, Reports& reports);
 
 /// Indices of MaxPool that only its gradient reads become places in windows, a byte each. Images, windows of up to 256

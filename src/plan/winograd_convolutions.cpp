@@ -13,9 +13,9 @@ bool is_float_images(const Value* v) {
   return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
-/// [outputs, inputs, 3, 3] that change from run to run. Those that stay are laid out once, and best as they are.
-bool are_trained_squares(const Value* w) {
-  if (!is_float_images(w) || w->constant) return false;
+/// [outputs, inputs, 3, 3]
+bool are_squares(const Value* w) {
+  if (!is_float_images(w)) return false;
   const Shape& shape = *w->type.shape;
   return shape[2] == Dim(3) && shape[3] == Dim(3);
 }
@@ -28,18 +28,22 @@ bool is_dense(const Node& node) {
   return node.attr_int("group", 1) == 1 && are_one("strides") && are_one("dilations");
 }
 
-bool can_be_transformed(const Node& node) {
+/// The weights of a node that has a kernel of this kind. Blocked convolutions keep constant weights transformed; plain
+/// ones transform theirs in each run, so those that never change are better off as they are.
+const Value* weights_of(const Node& node) {
+  if (node.domain == "backpass" && node.op == "BlockedConv") return node.input(1);
   const bool is_forward = node.domain.empty() && node.op == "Conv";
   const bool is_gradient = node.domain == "com.microsoft" && node.op == "ConvGrad";
-  if (!is_forward && !is_gradient) return false;
-  return is_float_images(node.input(0)) && are_trained_squares(node.input(is_forward ? 1 : 2)) && is_dense(node);
+  if ((!is_forward && !is_gradient) || !is_float_images(node.input(0))) return nullptr;
+  const Value* w = node.input(is_forward ? 1 : 2);
+  return w != nullptr && w->constant ? nullptr : w;
 }
 
 }  // namespace
 
 void winograd_convolutions(Graph& graph, Reports& reports) {
   for (Node* node : graph.nodes()) {
-    if (!can_be_transformed(*node)) continue;
+    if (!are_squares(weights_of(*node)) || !is_dense(*node)) continue;
     node->attributes["winograd"] = std::int64_t{1};
     reports.push_back({.node = node->label(),
                        .what = concat(node->label(), " may multiply transformed tiles"),

@@ -27,11 +27,14 @@ constexpr microseconds kWaitForJobs{50};
 constexpr int kLooks = 32;
 // Longer than helpers take that have a core.
 constexpr microseconds kLongWait{200};
-// Where cores are contended: how long a job has to be for helpers to pay, and for how long to believe it. Waiting so
-// costs a few parts in a hundred.
+// Where cores are contended: how long a job has to be for helpers to pay, and for how long to believe it. That costs
+// about what it saves at first, since most who take a core are soon gone; twice as long each time it proves true, up to
+// where waiting costs a few parts in a hundred.
 constexpr microseconds kLongJob{300};
-constexpr int kWaitsToBelieve = 32;
+constexpr int kWaitsToBelieve = 2;
 constexpr milliseconds kLongestBelief{200};
+// A belief that ended so many times its length ago says nothing about now.
+constexpr int kBeliefsToForget = 8;
 
 thread_local bool is_in_chunk = false;  // NOLINT: a property of the thread
 
@@ -218,7 +221,12 @@ void ThreadPool::note_wait(Clock::time_point start, Clock::duration wait) {
   if (wait < kLongWait) return;
   const Clock::time_point now = Clock::now();
   if (wait < now - start - wait) return;  // most of the time went into work
-  const Clock::duration belief = std::min<Clock::duration>(kWaitsToBelieve * wait, kLongestBelief);
+  const Clock::duration last{last_belief_.load(std::memory_order_relaxed)};
+  const Clock::duration since =
+      now.time_since_epoch() - Clock::duration{contended_until_.load(std::memory_order_relaxed)};
+  const Clock::duration wanted = since < kBeliefsToForget * last ? 2 * last : kWaitsToBelieve * wait;
+  const Clock::duration belief = std::min<Clock::duration>(wanted, kLongestBelief);
+  last_belief_.store(belief.count(), std::memory_order_relaxed);
   contended_until_.store((now + belief).time_since_epoch().count(), std::memory_order_relaxed);
 }
 

@@ -5,7 +5,8 @@
 // microseconds, since the next job usually follows the last closely, then sleeps until it is woken.
 //
 // A thread that has lost its core with a chunk in its hands is the one thing left to wait for. Where that took longer
-// than the job itself, others want the cores, and for a while only jobs that prove to be long are opened to threads.
+// than the job itself, others want the cores, and for a while only jobs that prove to be long are opened to threads:
+// longer each time that happens again.
 #pragma once
 
 #include <array>
@@ -142,7 +143,7 @@ class ThreadPool {
   std::atomic<std::size_t> used_slots_ = 0;  // those after them never held a job
   alignas(64) std::atomic<std::uint32_t> posts_ = 0;
   alignas(64) std::atomic<int> awake_ = 0;  // threads that look for jobs without being woken
-  std::atomic<Clock::rep> contended_until_ = 0;
+  std::atomic<Clock::rep> contended_until_ = 0, last_belief_ = 0;
   std::atomic<int> workers_ = 0;
   std::atomic<bool> stopped_ = false;
   std::mutex growing_;

@@ -86,11 +86,42 @@ TEST_F(BlockConvolutions, ConcatAndChannelConstants) {
 }
 
 TEST_F(BlockConvolutions, WhatDoesNotFitStaysPlain) {
-  Value* odd = conv(image(16), 16, 12, 3);                                   // 12 channels fill no block
+  Value* odd = conv(image(16), 16, 3, 3);                                    // 3 channels are far from a block
   Value* grouped = conv(image(16), 4, 16, 3, {{"group", std::int64_t{4}}});  // groups of 4
   Value* dynamic = f.b.op("Conv", {image(16), f.input({16, 16, 1, 1})});     // weights not constant
   for (Value* v : {odd, grouped, dynamic}) f.output(f.b.op("Relu", {v}));
   EXPECT_EQ(f.apply(blocked), (Ops{"Conv", "Conv", "Conv", "Relu", "Relu", "Relu"}));
+}
+
+TEST_F(BlockConvolutions, ChannelsThatFillNoBlock) {
+  Value* six = f.b.scalar(6, DType::float32);
+  Value* zero = f.b.scalar(0, DType::float32);
+  Value* x = conv(image(3), 3, 28, 3);
+  Value* y = f.b.op("Clip", {conv(x, 28, 44, 1), zero, six});
+  y = f.b.op("Clip", {conv(y, 1, 44, 3, {{"group", std::int64_t{44}}}), zero, six});
+  y = f.b.op("Add", {conv(y, 44, 28, 1), x});
+  f.output(f.b.op("GlobalAveragePool", {y}));
+  f.output(y);
+  EXPECT_EQ(f.apply(blocked, 1e-4),
+            (Ops{"BlockedConv", "BlockedConv", "BlockedConv", "BlockedConv", "Unblock", "BlockedGlobalAveragePool"}));
+}
+
+TEST_F(BlockConvolutions, RestsOfBlocksAmongOtherOperators) {
+  Value* x = conv(image(12), 12, 28, 3);
+  Tensor divisors = f.random({28, 1, 1});
+  for (std::int64_t i = 0; i < 28; ++i) divisors.as<float>()[i] += 2;
+  // No numbers in what is left of the last block.
+  Value* y = f.b.op("Div", {conv(image(44), 44, 28, 3), f.b.constant(divisors)});
+  Value* z = f.b.op("Mul", {f.b.op("Add", {x, y}), f.weights({28, 1, 1})});
+  z = f.b.op("MaxPool", {z}, {{"kernel_shape", Ints{2, 2}}});
+  f.output(conv(z, 28, 20, 3));
+  f.output(f.b.op("ReduceMean", {z, f.b.ints({2, 3})}, {{"keepdims", std::int64_t{0}}}));
+  f.output(f.b.op("Concat", {x, y}, {{"axis", std::int64_t{1}}}));  // nothing can follow 28 channels
+  f.output(f.b.op("Concat", {conv(image(16), 16, 16, 1), x}, {{"axis", std::int64_t{1}}}));
+  const Ops left = f.apply(blocked, 1e-4);
+  EXPECT_EQ(std::count(left.begin(), left.end(), "Conv"), 0);
+  EXPECT_EQ(std::count(left.begin(), left.end(), "BlockedMaxPool"), 1);
+  EXPECT_EQ(std::count(left.begin(), left.end(), "BlockedGlobalAveragePool"), 1);
 }
 
 TEST_F(BlockConvolutions, OwnInputIsNoResidual) {

@@ -55,19 +55,28 @@ class BlockedConvTest : public ::testing::Test {
                   to_string(g.pad_begin), to_string(g.pad_end));
   }
 
-  static Tensor blocked(const Tensor& x, std::int64_t channels_total, std::int64_t size) {
-    Tensor y(DType::float32, x.dims());
-    to_blocked(channels_total / kBlock, kBlock, size, x.as<float>(), y.as<float>());
+  /// What channels leave of the last block holds no numbers: nobody may read it.
+  static Tensor blocked(const Tensor& x, std::int64_t images, std::int64_t channels, std::int64_t size) {
+    const std::int64_t blocks = (channels + kBlock - 1) / kBlock;
+    Tensor y(DType::float32, {images * blocks * kBlock * size});
+    to_blocked(images, channels, kBlock, size, x.as<float>(), y.as<float>());
+    for (std::int64_t i = 0; i < images; ++i) {
+      float* last = y.as<float>() + ((i + 1) * blocks - 1) * size * kBlock;
+      for (std::int64_t at = 0; at < size * kBlock; ++at) {
+        if ((blocks - 1) * kBlock + at % kBlock >= channels) last[at] = NAN;
+      }
+    }
     return y;
   }
 
-  void check(const ConvGeometry& g, bool blocked_in, std::string_view activation, bool in_place) {
+  void check(const ConvGeometry& g, bool blocked_in, std::string_view activation, bool in_place,
+             bool may_transform = false) {
     Tensor x = random(g.batch * g.groups * g.in_channels * g.in_size());
     Tensor w = random(g.groups * g.out_channels * g.column_rows());
     Tensor bias = random(g.groups * g.out_channels);
     std::int64_t count = g.batch * g.groups * g.out_channels * g.out_size();
     Tensor residual = random(count);
-    BlockedConvOptions options{kBlock, blocked_in, {find_tile_function(activation), {0.25, 0.75}}};
+    BlockedConvOptions options{kBlock, blocked_in, {find_tile_function(activation), {0.25, 0.75}}, may_transform};
     auto conv = BlockedConv::make(g, options, w);
     ASSERT_NE(conv, nullptr) << text(g);
 
@@ -76,13 +85,13 @@ class BlockedConvTest : public ::testing::Test {
     for (std::int64_t i = 0; i < count; ++i) want.as<float>()[i] += residual.as<float>()[i];
     if (TileCall f = options.activation.bind(DType::float32)) f(want.as<float>(), count);
 
-    Tensor input = blocked_in ? blocked(x, g.batch * g.groups * g.in_channels, g.in_size()) : x;
-    Tensor other = blocked(residual, g.batch * g.groups * g.out_channels, g.out_size());
+    Tensor input = blocked_in ? blocked(x, g.batch, g.groups * g.in_channels, g.in_size()) : x;
+    Tensor other = blocked(residual, g.batch, g.groups * g.out_channels, g.out_size());
     Tensor y = in_place ? other : Tensor(DType::float32, {count});
     Tensor scratch(DType::uint8, {static_cast<std::int64_t>(conv->scratch_bytes()) + 64});
     conv->run(input.as<float>(), bias.as<float>(), other.as<float>(), y.as<float>(), scratch.as<std::byte>());
     Tensor got(DType::float32, {count});
-    from_blocked(g.batch * g.groups * g.out_channels / kBlock, kBlock, g.out_size(), y.as<float>(), got.as<float>());
+    from_blocked(g.batch, g.groups * g.out_channels, kBlock, g.out_size(), y.as<float>(), got.as<float>());
     for (std::int64_t i = 0; i < count; ++i) {
       ASSERT_NEAR(got.as<float>()[i], want.as<float>()[i], 1e-3) << text(g) << " at " << i;
     }
@@ -106,6 +115,41 @@ TEST_F(BlockedConvTest, DenseAndGrouped) {
     g.out_channels = kBlock * pick({1, 2, 3, 5, 6});
     check(g, true, any_activation(), i % 2 == 0);
   }
+}
+
+TEST_F(BlockedConvTest, ChannelsThatFillNoBlock) {
+  for (int i = 0; i < 80; ++i) {
+    ConvGeometry g;
+    choose_windows(g);
+    g.in_channels = pick({1, kBlock / 2, kBlock - 1, kBlock + 1, 2 * kBlock - 3, 5 * kBlock + 5});
+    g.out_channels = kBlock * pick({1, 2, 3, 5});
+    check(g, true, any_activation(), i % 2 == 0);
+  }
+}
+
+TEST_F(BlockedConvTest, TransformedTiles) {
+  int transformed = 0;
+  for (int i = 0; i < 60; ++i) {
+    ConvGeometry g;
+    g.batch = pick({1, 1, 2, 5});
+    g.kernel = {3, 3};
+    g.stride = g.dilation = {1, 1};
+    g.in_channels = pick({kBlock, 2 * kBlock, 3 * kBlock + 5, 4 * kBlock - 1});
+    g.out_channels = kBlock * pick({1, 2, 3, 4});
+    for (std::size_t axis = 0; axis < 2; ++axis) {
+      g.pad_begin.push_back(pick({0, 1, 1, 2}));
+      g.pad_end.push_back(pick({0, 1, 1, 2}));
+      g.in.push_back(pick({3, 4, 7, 14, 17, 33}));
+      g.out.push_back(g.in[axis] + g.pad_begin[axis] + g.pad_end[axis] - 2);
+    }
+    check(g, true, any_activation(), i % 2 == 0, true);
+    const BlockedConvOptions direct{kBlock, true, {}, false}, may{kBlock, true, {}, true};
+    const Tensor w = random(g.out_channels * g.column_rows());
+    if (BlockedConv::make(g, direct, w)->scratch_bytes() != BlockedConv::make(g, may, w)->scratch_bytes()) {
+      ++transformed;
+    }
+  }
+  EXPECT_GE(transformed, conv_tile_kernels().lanes == kBlock ? 30 : 0);
 }
 
 TEST_F(BlockedConvTest, ImagesAsTheyCome) {

@@ -78,6 +78,7 @@ Tensor made_up(const Type& type, std::map<std::string, std::int64_t>& symbols) {
   Tensor t(type.dtype, dims);
   for (std::int64_t i = 0; i < t.size(); ++i) {
     if (type.dtype == DType::float32) t.as<float>()[i] = static_cast<float>((i * 7 + 3) % 11) / 8;
+    if (type.dtype == DType::float64) t.as<double>()[i] = static_cast<double>((i * 7 + 3) % 11) / 8;
     if (type.dtype == DType::int64) t.as<std::int64_t>()[i] = i % 2;
     if (type.dtype == DType::boolean) t.as<bool>()[i] = i % 2 == 0;
   }

@@ -120,10 +120,14 @@ def references(function: Function, feeds: Arrays, seed: np.ndarray | None) -> tu
     return results[0], [UNITS * magnitude + 1e-30 for magnitude in results[1]]
 
 
+def image_bound(bound: Any) -> Any:
+    return 2 * torch.nn.functional.max_pool2d(torch.from_numpy(bound), TILE_REACH, 1, TILE_REACH // 2).numpy()
+
+
 def tile_bounds(bounds: list[Any]) -> list[Any]:
     """Of y, the gradients of x and w, and others: by the largest bound that shares a tile with an element."""
-    y, x = (torch.nn.functional.max_pool2d(torch.from_numpy(b), TILE_REACH, 1, TILE_REACH // 2) for b in bounds[:2])
-    return [2 * y.numpy(), 2 * x.numpy(), bounds[2].max((2, 3), keepdims=True), *bounds[3:]]
+    y, x = (image_bound(b) for b in bounds[:2])
+    return [y, x, bounds[2].max((2, 3), keepdims=True), *bounds[3:]]
 
 
 def normal(rng: Rng, *shape: int) -> np.ndarray:
@@ -176,6 +180,8 @@ def inferred(rng: Rng, s: Sizes) -> Trial:
     convolve = torch_convolution(s, transposed=False)
     function = lambda x, r, w, b: convolve(x, w, b) + r  # noqa: E731
     (total,), (bound,) = references(function, feeds | constants, None)
+    if s.may_use_tiles:
+        bound = image_bound(bound)
     wanted = ACTIVATIONS[activation](torch.from_numpy(total)).numpy()
     model = graph_model(nodes, feeds, ["y"], constants)
     # No activation is steeper than 1.5 (HardSwish); their own rounding is that of results up to 1.

@@ -1,9 +1,11 @@
 // BlockedConv: Conv on blocked values, with bias, residual and activation on the way.
 //
-//   inputs       X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw]; bias [M]; residual like the
-//                output
+//   inputs       X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw], M a multiple of b; bias [M];
+//                residual like the output. With one group, C may leave a rest of the last block: it is not read.
 //   output       activation(X * W + bias + residual), [N, M/b, H', W', b]
-//   attributes   those of Conv, block, and those of ops/activations/fused_activation.hpp
+//   attributes   those of Conv, block, those of ops/activations/fused_activation.hpp, and winograd: 1 where that method
+//   may
+//                be used
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -23,6 +25,14 @@ enum Input : std::size_t { kX, kW, kBias, kResidual };
 
 bool is_blocked(std::size_t rank) { return rank == 5; }
 
+/// [N, C, H, W] of a blocked input: weights know how many channels there are.
+Shape plain_shape(InferContext& c, const Shape& x, const Shape& w, std::int64_t b) {
+  c.require(w.size() == 4 && w[1].is_known(), "weights are ", shown(w), ": expected four axes");
+  const std::int64_t channels = w[1].value() * c.node.attr_int("group", 1);
+  c.require(x[1].is((channels + b - 1) / b), "input is ", shown(x), ": expected blocks for ", channels, " channels");
+  return {x[0], channels, x[2], x[3]};
+}
+
 void infer(InferContext& c) {
   c.set_dtype(0, c.dtype(kX));
   std::int64_t b = c.node.attr_int("block");
@@ -30,8 +40,8 @@ void infer(InferContext& c) {
   Shape x = c.shape(kX);
   c.require(x.size() == 4 || (is_blocked(x.size()) && x[4].is(b)), "input is ", shown(x),
             ": expected [N, C/b, H, W, b] or [N, C, H, W] with b = ", b);
-  if (is_blocked(x.size())) x = {x[0], x[1] * b, x[2], x[3]};
   const Shape& w = c.shape(kW);
+  if (is_blocked(x.size())) x = plain_shape(c, x, w, b);
   c.require(!w.empty() && w[0].is_known() && w[0].value() % b == 0, "weights are ", shown(w),
             ": expected a multiple of ", b, " output channels");
   check_conv_bias(c, kBias, w[0]);
@@ -47,7 +57,7 @@ void infer(InferContext& c) {
 
 Kernel own_kernel(PrepareContext& c, const ConvGeometry& g, bool blocked_in) {
   if (c.in(kW).constant == nullptr) return {};
-  BlockedConvOptions options{c.out(0).dims[4], blocked_in, activation_of(c.node)};
+  BlockedConvOptions options{c.out(0).dims[4], blocked_in, activation_of(c.node), c.node.attr_int("winograd", 0) != 0};
   std::shared_ptr<const BlockedConv> conv = BlockedConv::make(g, options, *c.in(kW).constant);
   if (conv == nullptr) return {};
   std::size_t at = c.reserve(conv->scratch_bytes());

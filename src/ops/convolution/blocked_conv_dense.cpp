@@ -28,6 +28,9 @@ struct Order {
   std::int64_t block_stride = 0;     ///< elements of the input
   std::int64_t block_channels = 1;
   std::int64_t chunk_blocks = 1;  ///< blocks whose weights are used together
+  std::int64_t last_run = 1;      ///< of the last block, which channels may leave a rest of
+
+  std::int64_t run_of(std::int64_t block) const { return block + 1 == blocks ? last_run : run; }
 };
 
 Order blocked_order(const ConvGeometry& g, std::int64_t b) {
@@ -39,7 +42,8 @@ Order blocked_order(const ConvGeometry& g, std::int64_t b) {
     o.offset.push_back((row * g.in[1] + col) * b);
     o.kernel.push_back(i);
   }
-  o.blocks = g.in_channels / b;
+  o.blocks = ceil_of(g.in_channels, b);
+  o.last_run = g.in_channels - (o.blocks - 1) * b;
   o.block_stride = g.in_size() * b;
   o.block_channels = b;
   return o;
@@ -49,7 +53,7 @@ Order blocked_order(const ConvGeometry& g, std::int64_t b) {
 Order plain_order(const ConvGeometry& g, std::int64_t height, std::int64_t width) {
   Order o;
   o.run_is_row = g.dilation[1] == 1;
-  o.run = o.run_is_row ? g.kernel[1] : 1;
+  o.run = o.last_run = o.run_is_row ? g.kernel[1] : 1;
   for (std::int64_t i = 0; i < g.kernel_size(); i += o.run) {
     o.offset.push_back(i / g.kernel[1] * g.dilation[0] * width + i % g.kernel[1] * g.dilation[1]);
     o.kernel.push_back(i);
@@ -81,7 +85,7 @@ Tensor packed_weights(const ConvGeometry& g, const Order& o, const Panels& p, co
       for (std::int64_t kernel : o.kernel) {
         for (std::int64_t block = chunk; block < std::min(o.blocks, chunk + o.chunk_blocks); ++block) {
           const float* from = w + first * rows + block * o.block_channels * g.kernel_size() + kernel;
-          for (std::int64_t r = 0; r < o.run; ++r, from += step, out += count) {
+          for (std::int64_t r = 0; r < o.run_of(block); ++r, from += step, out += count) {
             for (std::int64_t c = 0; c < count; ++c) out[c] = from[c * rows];
           }
         }
@@ -163,7 +167,7 @@ class Dense : public BlockedConv {
     std::int64_t channel = panels_.first_channel(panel);  // within the group
     std::int64_t group = image_group % g_.groups;
     ConvTiles t;
-    t.x = x + image_group * g_.in_channels * height_ * width_;
+    t.x = x + image_group * order_.blocks * order_.block_stride;
     t.pixel_step = b_;
     t.pixel = pixels_->start.empty() ? nullptr : pixels_->start.data();
     t.inside = pixels_->inside.empty() ? nullptr : pixels_->inside.data();
@@ -182,19 +186,20 @@ class Dense : public BlockedConv {
       if (residual != nullptr) t.residual[j] = residual + at;
     }
     t.weights = weights_->as<float>() + (group * g_.out_channels + channel) * g_.column_rows();
-    std::int64_t block_weights = t.positions * order_.run * t.vectors * panels_.lanes;
+    std::int64_t run_weights = t.positions * t.vectors * panels_.lanes;  // of one element of a run
     const float* image = t.x;
     for (std::int64_t chunk = 0; chunk < order_.blocks; chunk += order_.chunk_blocks) {
       t.first = chunk == 0;
       t.blocks = std::min(order_.chunk_blocks, order_.blocks - chunk);
       t.x = image + chunk * order_.block_stride;
+      t.last_run = order_.run_of(chunk + t.blocks - 1);
       if (chunk + t.blocks == order_.blocks) {
         t.low = end_.low;
         t.high = end_.high;
       }
       // The next chunk, or the first one of the next panel: it follows in memory.
-      t.next = t.weights + t.blocks * block_weights;
-      t.next_lines = t.blocks * block_weights / 16;
+      t.next = t.weights + ((t.blocks - 1) * order_.run + t.last_run) * run_weights;
+      t.next_lines = (t.next - t.weights) / 16;
       conv_tile_kernels().tiles(t, begin, end);
       t.weights = t.next;
     }

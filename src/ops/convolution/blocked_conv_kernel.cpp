@@ -18,13 +18,13 @@ std::shared_ptr<const Tensor> shared_pack(const Tensor& weights, std::int64_t gr
 
 std::shared_ptr<const BlockedConv> BlockedConv::make(const ConvGeometry& g, const BlockedConvOptions& o,
                                                      const Tensor& weights) {
-  constexpr std::int64_t kMaxPositions = 64;
   if (g.in.size() != 2 || g.kernel_size() > kMaxPositions || o.block % conv_tile_kernels().lanes != 0) return nullptr;
   bool depthwise = o.blocked_in && g.in_channels == 1 && g.out_channels == 1;
   if (depthwise && g.groups % o.block == 0) return make_depthwise(g, o, weights);
-  bool whole = g.out_channels % o.block == 0 && (!o.blocked_in || g.in_channels % o.block == 0);
+  bool whole = g.out_channels % o.block == 0 && (g.groups == 1 || g.in_channels % o.block == 0);
   if (!whole || (!o.blocked_in && g.groups != 1)) return nullptr;
-  return make_dense(g, o, weights);
+  const auto transformed = o.may_transform ? make_winograd(g, o, weights) : nullptr;
+  return transformed != nullptr ? transformed : make_dense(g, o, weights);
 }
 
 }  // namespace backpass

@@ -16,12 +16,16 @@ struct BlockedConvOptions {
   std::int64_t block = 8;
   bool blocked_in = true;  ///< else the input is [N, C, H, W]
   UnaryTile activation;
+  bool may_transform = false;  ///< Winograd's method may be used
 };
 
 class BlockedConv {
  public:
-  /// Two spatial axes; channels of each group fill blocks, or one channel per group (depthwise), or an unblocked input
-  /// with one group. Null for what these loops do not cover (kernels of more than 64 positions).
+  /// Windows of more positions than this are not covered.
+  static constexpr std::int64_t kMaxPositions = 64;
+
+  /// Two spatial axes; output channels fill blocks; one group, or input channels of each group fill blocks, or one
+  /// channel per group (depthwise). An unblocked input has one group. Null for what these loops do not cover.
   static std::shared_ptr<const BlockedConv> make(const ConvGeometry& geometry, const BlockedConvOptions& options,
                                                  const Tensor& weights);
 

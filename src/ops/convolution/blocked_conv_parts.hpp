@@ -40,4 +40,7 @@ std::shared_ptr<const BlockedConv> make_dense(const ConvGeometry&, const Blocked
 std::shared_ptr<const BlockedConv> make_depthwise(const ConvGeometry&, const BlockedConvOptions&,
                                                   const Tensor& weights);
 
+/// By Winograd's method; null where direct sums are as fast.
+std::shared_ptr<const BlockedConv> make_winograd(const ConvGeometry&, const BlockedConvOptions&, const Tensor& weights);
+
 }  // namespace backpass

@@ -83,9 +83,22 @@ HWY_INLINE void accumulate_run(const float* const (&x)[Rows], std::int64_t at, s
   for (; k < run; ++k) accumulate<Rows, Vectors>(x, at + k, w, sum);
 }
 
+constexpr std::int64_t kLine = 16;  // floats
+
+/// What a tile fetches for those that come later: some lines before each run. All at once they would wait for each
+/// other.
+struct Fetch {
+  const float* at;
+  std::int64_t lines;
+
+  HWY_INLINE void next() {
+    for (std::int64_t i = 0; i < lines; ++i, at += kLine) __builtin_prefetch(at);
+  }
+};
+
 /// A tile all of whose inputs lie inside the image.
 template <int Rows, int Vectors>
-HWY_NOINLINE void inner_tile(const ConvTiles& t, std::int64_t q) {
+HWY_NOINLINE void inner_tile(const ConvTiles& t, std::int64_t q, Fetch fetch) {
   V sum[Rows][Vectors];
   start_tile<Rows, Vectors>(t, q, sum);
   const float* x[Rows];
@@ -94,16 +107,19 @@ HWY_NOINLINE void inner_tile(const ConvTiles& t, std::int64_t q) {
   const float* w = t.weights;
   for (std::int64_t k = 0; k < t.positions; ++k) {
     std::int64_t at = t.position_offset[k];
-    for (std::int64_t c = 0; c < t.blocks; ++c, at += t.block_stride) {
+    for (std::int64_t c = 1; c < t.blocks; ++c, at += t.block_stride) {
+      fetch.next();
       accumulate_run<Rows, Vectors>(x, at, t.run, w, sum);
     }
+    fetch.next();
+    accumulate_run<Rows, Vectors>(x, at, t.last_run, w, sum);
   }
   finish_tile<Rows, Vectors>(t, q, sum);
 }
 
 /// A tile that meets the border: inputs outside are read from zeros, over and over.
 template <int Rows, int Vectors>
-HWY_NOINLINE void border_tile(const ConvTiles& t, std::int64_t q) {
+HWY_NOINLINE void border_tile(const ConvTiles& t, std::int64_t q, Fetch fetch) {
   V sum[Rows][Vectors];
   start_tile<Rows, Vectors>(t, q, sum);
   const float* w = t.weights;
@@ -117,7 +133,8 @@ HWY_NOINLINE void border_tile(const ConvTiles& t, std::int64_t q) {
       step[i] = in ? t.block_stride : 0;
     }
     for (std::int64_t c = 0; c < t.blocks; ++c) {
-      accumulate_run<Rows, Vectors>(x, 0, t.run, w, sum);
+      fetch.next();
+      accumulate_run<Rows, Vectors>(x, 0, c + 1 == t.blocks ? t.last_run : t.run, w, sum);
 #pragma GCC unroll 12
       for (int i = 0; i < Rows; ++i) x[i] += step[i];
     }
@@ -125,7 +142,7 @@ HWY_NOINLINE void border_tile(const ConvTiles& t, std::int64_t q) {
   finish_tile<Rows, Vectors>(t, q, sum);
 }
 
-using TileFunction = void (*)(const ConvTiles&, std::int64_t);
+using TileFunction = void (*)(const ConvTiles&, std::int64_t, Fetch);
 
 template <int Vectors, int... Rows>
 HWY_INLINE TileFunction inner_of(std::int64_t rows, std::integer_sequence<int, Rows...>) {
@@ -151,22 +168,21 @@ void run_tiles(const ConvTiles& t, std::int64_t begin, std::int64_t end) {
   // Twelve sums at most: more registers there are not. Nine keep the arithmetic busy, too.
   constexpr int kRows = Vectors == 3 ? 3 : 12 / Vectors;
   using Sizes = std::make_integer_sequence<int, kRows>;
-  constexpr std::int64_t kLine = 16;  // floats
   const std::int64_t count = (end - begin + kRows - 1) / kRows;
   if (count == 0) return;
   // Pixels are dealt out evenly, and so is what to fetch.
   const std::int64_t rows = (end - begin) / count;
   const std::int64_t longer = (end - begin) % count;
-  const std::int64_t lines = (t.next_lines + count - 1) / count * kLine;
-  const float* fetch = t.next;
+  const std::int64_t runs = t.positions * t.blocks;
+  Fetch fetch{t.next, (t.next_lines + count * runs - 1) / (count * runs)};
   const float* fetch_end = t.next + t.next_lines * kLine;
   std::int64_t q = begin;
   for (std::int64_t tile = 0; tile < count; ++tile) {
     const std::int64_t size = rows + (tile < longer ? 1 : 0);
-    for (const float* stop = std::min(fetch + lines, fetch_end); fetch < stop; fetch += kLine)
-      __builtin_prefetch(fetch);
     const bool border = meets_border(t, q, size);
-    (border ? border_of<Vectors>(size, Sizes()) : inner_of<Vectors>(size, Sizes()))(t, q);
+    (border ? border_of<Vectors>(size, Sizes()) : inner_of<Vectors>(size, Sizes()))(t, q, fetch);
+    fetch.at += runs * fetch.lines * kLine;
+    if (fetch.at >= fetch_end) fetch.lines = 0;
     q += size;
   }
 }

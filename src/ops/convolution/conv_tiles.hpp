@@ -23,6 +23,7 @@ struct ConvTiles {
   std::int64_t blocks = 1;
   std::int64_t block_stride = 0;  ///< elements between blocks of input channels
   std::int64_t run = 8;
+  std::int64_t last_run = 8;       ///< of the last block
   const float* weights = nullptr;  ///< [position][block][run][vectors * lanes]
   const float* next = nullptr;     ///< what will be used next, to be fetched meanwhile
   std::int64_t next_lines = 0;     ///< its cache lines

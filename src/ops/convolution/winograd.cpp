@@ -3,61 +3,18 @@
 #include <algorithm>
 #include <atomic>
 
-#include "support/parallel.hpp"
+#include "ops/convolution/winograd_parts.hpp"
 
 namespace backpass {
 namespace {
 
-using winograd::Images;
-using winograd::Tiles;
-using winograd::Weights;
+using namespace winograd;  // NOLINT: its parts
 
-/// Bytes of transformed tiles that are worked on together: about what a second-level cache holds; more for the gradient
-/// of weights, whose sums are read and written for each block.
-constexpr std::int64_t kBlockBytes = 1536 * 1024, kSumBlockBytes = 4096 * 1024;
+/// Bytes of transformed tiles for the gradient of weights, whose sums are read and written for each block.
+constexpr std::int64_t kSumBlockBytes = 4096 * 1024;
 
 /// Tiles that are added up by themselves: sums of sums lose less than one long sum.
 constexpr std::int64_t kMostTerms = 64;
-
-std::int64_t rounded(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-/// Rows of channels that do not lie a power of two apart, where they would push each other out of the cache.
-std::int64_t row_of(std::int64_t channels) { return rounded(channels, winograd::panel_width()) + winograd::lanes(); }
-
-/// Images of `out` x `out` results per tile, which reach `pad` beyond their border.
-Images images_of(std::int64_t channels, const Dims& extents, const Dims& results, const Dims& pad, std::int64_t out) {
-  return {.channels = channels,
-          .height = extents[0],
-          .width = extents[1],
-          .tile_rows = (results[0] + out - 1) / out,
-          .tile_columns = (results[1] + out - 1) / out,
-          .out = out,
-          .pad_top = pad[0],
-          .pad_left = pad[1]};
-}
-
-/// Rows of tiles in a block of `bytes`, for `row_bytes` each: blocks of nearly equal size.
-std::int64_t rows_of_block(std::int64_t rows, std::int64_t row_bytes, std::int64_t bytes) {
-  const std::int64_t most = std::max<std::int64_t>(1, bytes / row_bytes);
-  const std::int64_t blocks = (rows + most - 1) / most;
-  return (rows + blocks - 1) / blocks;
-}
-
-/// Calls f(channel) for every vector of channels, in parallel.
-template <class F>
-void for_channels(std::int64_t channels, const F& f) {
-  const std::int64_t lanes = winograd::lanes();
-  parallel_for((channels + lanes - 1) / lanes, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) f(i * lanes);
-  });
-}
-
-template <class F>
-void for_each(std::int64_t count, const F& f) {
-  parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) f(i);
-  });
-}
 
 /// What a convolution takes with `out` x `out` results per tile, in multiplications of each pair of channels. Measured:
 /// a channel of a tile is transformed in the time of 19 of its products, weights are in that of 30 tiles.
@@ -69,15 +26,18 @@ double cost(const ConvGeometry& g, std::int64_t out) {
 
 }  // namespace
 
-std::optional<std::int64_t> winograd_results(const ConvGeometry& g) {
+bool has_winograd_windows(const ConvGeometry& g) {
   const auto are = [](const Dims& dims, std::int64_t value) {
     return dims.size() == 2 && dims[0] == value && dims[1] == value;
   };
-  if (g.groups != 1 || !are(g.kernel, 3) || !are(g.stride, 1) || !are(g.dilation, 1)) return std::nullopt;
+  if (g.groups != 1 || !are(g.kernel, 3) || !are(g.stride, 1) || !are(g.dilation, 1)) return false;
   const auto fits = [](std::int64_t pad) { return pad >= 0 && pad <= 2; };
-  if (!std::all_of(g.pad_begin.begin(), g.pad_begin.end(), fits)) return std::nullopt;
-  if (!std::all_of(g.pad_end.begin(), g.pad_end.end(), fits)) return std::nullopt;
-  if (g.batch == 0 || g.in_size() == 0) return std::nullopt;
+  return std::all_of(g.pad_begin.begin(), g.pad_begin.end(), fits) &&
+         std::all_of(g.pad_end.begin(), g.pad_end.end(), fits) && g.batch != 0 && g.in_size() != 0;
+}
+
+std::optional<std::int64_t> winograd_results(const ConvGeometry& g) {
+  if (!has_winograd_windows(g)) return std::nullopt;
   const std::int64_t best = cost(g, 4) <= cost(g, 2) ? 4 : 2;
   return cost(g, best) < 0.8 * static_cast<double>(9 * g.batch * g.out_size()) ? std::optional(best) : std::nullopt;
 }

@@ -13,6 +13,9 @@
 
 namespace backpass {
 
+/// 3 x 3 windows one apart, one group, at most two elements of padding.
+bool has_winograd_windows(const ConvGeometry& g);
+
 /// How many results a tile gives along an axis, 2 or 4; none where direct sums are as fast, or windows differ.
 std::optional<std::int64_t> winograd_results(const ConvGeometry& g);
 

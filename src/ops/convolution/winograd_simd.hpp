@@ -41,6 +41,21 @@ void tiles_of_results(const Images& images, const void* dy, std::int64_t first, 
 void results_of_tiles(const Images& images, const Tiles& from, std::int64_t first, std::int64_t last,
                       std::int64_t channel, const float* bias, void* y);
 
+/// The same for images in blocks of `lanes()` channels, [n, channels / lanes(), height, width, lanes()]; channels fill
+/// them.
+void tiles_of_blocked(const Images& images, const float* x, std::int64_t first, std::int64_t last, std::int64_t channel,
+                      const Tiles& to);
+/// What becomes of results on their way to memory: bias and residual (null: none) are added, then limits hold.
+/// `residual` lies like `y`, and may be it.
+struct BlockedEnd {
+  const float* bias;
+  const float* residual;
+  float* y;
+  float low, high;
+};
+void blocked_of_tiles(const Images& images, const Tiles& from, std::int64_t first, std::int64_t last,
+                      std::int64_t channel, const BlockedEnd& end);
+
 /// Weights of a 3 x 3 convolution: element (output, input, 3 x 3) is data[output * output_step + input * input_step].
 struct Weights {
   std::int64_t outputs, inputs, output_step, input_step;

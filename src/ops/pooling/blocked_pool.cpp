@@ -3,6 +3,7 @@
 
 #include "graph/op.hpp"
 #include "kernels/blocked.hpp"
+#include "ops/blocked_channels.hpp"
 #include "ops/pooling/pool_common.hpp"
 
 namespace backpass {
@@ -50,15 +51,14 @@ Kernel prepare_average(PrepareContext& c) {
 void infer_global(InferContext& c) {
   c.set_dtype(0, c.dtype(0));
   const Shape& x = blocked_shape(c);
-  Shape y{x[0], x[1] * x[4]};
+  Shape y{x[0], blocked_channels(c, x)};
   if (c.node.attr_int("keepdims", 1) != 0) y.insert(y.end(), 2, Dim(1));
   c.set_shape(0, std::move(y));
 }
 
 Kernel prepare_global(PrepareContext& c) {
-  Dims x = c.in(0).dims;
-  return [=](const KernelArgs& args) {
-    blocked_global_average(x[0] * x[1], x[4], x[2], x[3], args.in<float>(0), args.out<float>(0));
+  return [x = c.in(0).dims, channels = c.out(0).dims[1]](const KernelArgs& args) {
+    blocked_global_average(x[0], channels, x[4], x[2], x[3], args.in<float>(0), args.out<float>(0));
   };
 }
 

@@ -56,7 +56,7 @@ class Direction {
     load_state(t_.initial_h, h_);
     load_state(t_.initial_c, c_);
     r_ = t_.packed_r[static_cast<std::size_t>(d_)];
-    if (r_.first == nullptr) r_ = pack_recurrence(spec_, l_.hidden, t_.r + d_ * width_ * l_.hidden);
+    if (!r_.first.is_there()) r_ = pack_recurrence(spec_, l_.hidden, t_.r + d_ * width_ * l_.hidden);
     const std::int64_t chunk = steps_at_once(l_);
     for (std::int64_t done = 0; done < l_.steps; done += chunk) {
       const std::int64_t count = std::min(chunk, l_.steps - done);
@@ -118,7 +118,7 @@ class Direction {
 
   void step(std::int64_t t, T* gates) {
     if (spec_.kind == CellKind::gru) return gru_step(t, gates);
-    r_.first->multiply(false, l_.batch, T(1), h_, l_.hidden, T(1), gates, width_);
+    r_.first.multiply(t, l_.batch, h_, T(1), gates, width_);
     for_rows(t, [&](std::int64_t b) {
       T* row = gates + b * width_;
       T* h = h_ + b * l_.hidden;
@@ -135,16 +135,16 @@ class Direction {
   void gru_step(std::int64_t t, T* gates) {
     const std::int64_t n = l_.hidden;
     if (spec_.linear_before_reset) {
-      const Epilogue<T> add_bias{.bias = t_.bias == nullptr ? nullptr : t_.bias + (d_ * 2 + 1) * width_};
-      r_.first->multiply(false, l_.batch, T(1), h_, n, T(0), recurrent_, width_, add_bias);
+      const T* bias = t_.bias == nullptr ? nullptr : t_.bias + (d_ * 2 + 1) * width_;
+      r_.first.multiply(t, l_.batch, h_, T(0), recurrent_, width_, bias);
     } else {
-      r_.first->multiply(false, l_.batch, T(1), h_, n, T(1), gates, width_);
+      r_.first.multiply(t, l_.batch, h_, T(1), gates, width_);
       for_all_rows([&](std::int64_t b) {
         T* row = gates + b * width_;
         activate<T>(spec_.f, clip_, row, 2 * n);
         for (std::int64_t i = 0; i < n; ++i) recurrent_[b * n + i] = row[n + i] * h_[b * n + i];
       });
-      r_.second->multiply(false, l_.batch, T(1), recurrent_, n, T(1), gates + 2 * n, width_);
+      r_.second.multiply(t, l_.batch, recurrent_, T(1), gates + 2 * n, width_);
     }
     for_rows(t, [&](std::int64_t b) {
       gru(gates + b * width_, recurrent_ + b * width_, h_ + b * n);
@@ -236,26 +236,38 @@ class Direction {
 
 namespace {
 
-/// `pack(first gate, gates)` for each product a step takes.
+// Fewer weights stay in a second-level cache anyway.
+constexpr std::int64_t kFewBytes = 256 * 1024;
+// Halves begin at a multiple of this: no vectors are left half full.
+constexpr std::int64_t kHalfStep = 48;
+
+/// `pack(first column, columns)` for each part of what a step multiplies by; gates are columns side by side.
 template <class T, class Pack>
-PackedRecurrence<T> packed_parts(const CellSpec& spec, const Pack& pack) {
-  if (spec.kind == CellKind::gru && !spec.linear_before_reset) return {pack(0, 2), pack(2, 1)};
-  return {pack(0, gate_count(spec.kind)), nullptr};
+PackedRecurrence<T> packed_parts(const CellSpec& spec, std::int64_t hidden, const Pack& pack) {
+  const auto gates = [&](std::int64_t first, std::int64_t count) {
+    const std::int64_t columns = count * hidden;
+    const std::int64_t half = (columns / 2 + kHalfStep - 1) / kHalfStep * kHalfStep;
+    const bool is_cut = columns * hidden * static_cast<std::int64_t>(sizeof(T)) > kFewBytes && half < columns;
+    if (!is_cut) return PackedGates<T>{{pack(first * hidden, columns), nullptr}};
+    return PackedGates<T>{{pack(first * hidden, half), pack(first * hidden + half, columns - half)}};
+  };
+  if (spec.kind == CellKind::gru && !spec.linear_before_reset) return {gates(0, 2), gates(2, 1)};
+  return {gates(0, gate_count(spec.kind)), {}};
 }
 
 }  // namespace
 
 template <class T>
 PackedRecurrence<T> pack_recurrence(const CellSpec& spec, std::int64_t hidden, const T* r) {
-  return packed_parts<T>(spec, [&](std::int64_t first, std::int64_t gates) {
-    return std::make_shared<const PackedMatrix<T>>(true, hidden, gates * hidden, r + first * hidden * hidden, hidden);
+  return packed_parts<T>(spec, hidden, [&](std::int64_t first, std::int64_t columns) {
+    return std::make_shared<const PackedMatrix<T>>(true, hidden, columns, r + first * hidden, hidden);
   });
 }
 
 template <class T>
 PackedRecurrence<T> shared_recurrence(const CellSpec& spec, std::int64_t hidden, const Tensor& r, std::int64_t offset) {
-  return packed_parts<T>(spec, [&](std::int64_t first, std::int64_t gates) {
-    return shared_packed<T>(r, true, hidden, gates * hidden, offset + first * hidden * hidden);
+  return packed_parts<T>(spec, hidden, [&](std::int64_t first, std::int64_t columns) {
+    return shared_packed<T>(r, true, hidden, columns, offset + first * hidden);
   });
 }
 

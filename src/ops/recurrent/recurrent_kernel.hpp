@@ -45,10 +45,31 @@ struct CellSpec {
   bool linear_before_reset = false;  ///< GRU
 };
 
-/// Hidden-side weights in the order the products read them: all gates, or (GRU without linear_before_reset) z, r and h.
+/// Hidden-side weights of some gates, which every step reads from one end to the other. As many as a cache holds would
+/// be gone from it each time their turn comes again, so steps begin in turn with one half and the other: where the last
+/// one ended.
+template <class T>
+struct PackedGates {
+  std::array<std::shared_ptr<const PackedMatrix<T>>, 2> halves;  ///< the second is null for few weights
+
+  bool is_there() const { return halves[0] != nullptr; }
+  /// C = H R + beta * C + bias (null: none).
+  void multiply(std::int64_t step, std::int64_t rows, const T* h, T beta, T* c, std::int64_t ldc,
+                const T* bias = nullptr) const {
+    for (std::int64_t i = step; i < step + 2; ++i) {
+      const PackedMatrix<T>* half = halves[static_cast<std::size_t>(i % 2)].get();
+      if (half == nullptr) continue;
+      const std::int64_t first = i % 2 == 0 ? 0 : halves[0]->cols();
+      const Epilogue<T> add_bias{.bias = bias == nullptr ? nullptr : bias + first};
+      half->multiply(false, rows, T(1), h, half->rows(), beta, c + first, ldc, add_bias);
+    }
+  }
+};
+
+/// In the order the products read them: all gates, or (GRU without linear_before_reset) z, r and h.
 template <class T>
 struct PackedRecurrence {
-  std::shared_ptr<const PackedMatrix<T>> first, second;
+  PackedGates<T> first, second;
 };
 
 template <class T>
