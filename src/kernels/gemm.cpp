@@ -7,6 +7,7 @@
 #include "kernels/gemm_blocks.hpp"
 #include "kernels/gemm_few_rows.hpp"
 #include "kernels/pack_cache.hpp"
+#include "kernels/transpose_tile.hpp"
 
 namespace backpass {
 namespace {
@@ -96,6 +97,31 @@ PackedParts packed_parts(std::int64_t n, std::int64_t k) {
   return {cols, std::max<std::int64_t>(1, kPackedElements / (cols * stretch)) * stretch, stretch};
 }
 
+/// Whether C is computed the other way round, C' = op(B)' op(A)'. Of a transposed A that needs no copy, and few columns
+/// of C, which would leave most of a vector empty, are a full tile as rows.
+bool turning_pays(bool trans_a, std::int64_t m, std::int64_t n) { return trans_a && n <= 16 && m >= 8 * n && m >= 64; }
+
+template <class T>
+void multiply_turned(bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
+                     std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
+                     const Epilogue<T>& epilogue) {
+  T* turned = thread_buffer<T, kTurnedC>(m * n);
+  multiply_few_rows<T>({b, ldb, !trans_b}, {a, lda, false}, n, m, k, alpha, T(0), turned, m, {});
+  if (beta == T(0) && epilogue.bias == nullptr && !epilogue.relu) {
+    kernels::transpose(turned, m, c, ldc, m, n);
+  } else {
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        T value = turned[j * m + i];
+        if (beta != T(0)) value += beta * c[i * ldc + j];
+        if (epilogue.bias != nullptr) value += epilogue.bias[j];
+        c[i * ldc + j] = epilogue.relu && value < T(0) ? T(0) : value;  // NaN stays
+      }
+    }
+  }
+  activate(epilogue, c, ldc, m, n);
+}
+
 /// Packing B pays only when enough rows use it; oneDNN reads B where it lies.
 bool packing_pays(std::int64_t m) { return m >= 16; }
 
@@ -130,6 +156,10 @@ template <class T>
 void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
           std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
   if (m == 0 || n == 0) return;
+  if (turning_pays(trans_a, m, n)) {
+    multiply_turned<T>(trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);
+    return;
+  }
   if constexpr (std::is_same_v<T, float>) {
     if (!packing_pays(m) && k > 0) {
       multiply_in_place(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);

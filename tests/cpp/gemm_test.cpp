@@ -47,6 +47,10 @@ std::vector<Problem> problems() {
                              {64, 112, 40},   // a panel and a vector at the end of three panels
                              {64, 785, 17},
                              {24, 96, 1},
+                             {200, 8, 530},  // few columns
+                             {129, 1, 64},
+                             {150, 16, 7},
+                             {130, 5, 0},
                              {33, 5, 0}}) {
         all.push_back({ta, tb, m, n, k, (m + n) % 3});
       }
@@ -135,7 +139,8 @@ TEST(Gemm, PackedEqualsUnpacked) {
 TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
   for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0},
                            Problem{true, false, 300, 200, 9000, 0}, Problem{false, false, 64, 785, 130, 0},
-                           Problem{false, true, 64, 200, 130, 0}, Problem{true, false, 900, 60, 400, 0}}) {
+                           Problem{false, true, 64, 200, 130, 0}, Problem{true, false, 900, 60, 400, 0},
+                           Problem{true, false, 900, 8, 700, 0}}) {
     Operands<float> o(p);
     std::vector<std::vector<float>> results;
     for (int threads : {1, 2, 3}) {
