@@ -4,73 +4,16 @@
 
 #include <algorithm>
 
-#include "kernels/gemm_simd.hpp"
+#include "kernels/gemm_blocks.hpp"
+#include "kernels/gemm_few_rows.hpp"
 #include "kernels/pack_cache.hpp"
-#include "kernels/thread_buffer.hpp"
-#include "support/parallel.hpp"
+#include "kernels/transpose_tile.hpp"
 
 namespace backpass {
 namespace {
 
-// The longest stretch of k for which a panel of B is close at hand, and rows of A that stay in the second-level cache.
-constexpr std::int64_t kDepth = 512;
-constexpr std::int64_t kBlockRows = 96;
-// Columns of C that make a copy of A's rows worth while.
-constexpr std::int64_t kWorthCopying = 64;
-// Columns of a piece whose rows stay in the second-level cache from one stretch of k to the next.
-constexpr std::int64_t kNearColumns = 768;
 // Elements of B packed at a time when it is not constant. No plan counts this memory: more would not be faster.
 constexpr std::int64_t kPackedElements = std::int64_t{1} << 19;
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-/// k is cut into stretches of one length, for a short last one would read and write C for little work.
-std::int64_t stretch_of(std::int64_t k) {
-  constexpr std::int64_t kUnit = 8;
-  const std::int64_t stretches = std::max<std::int64_t>(1, (k + kDepth - 1) / kDepth);
-  return std::max(kUnit, round_up((k + stretches - 1) / stretches, kUnit));
-}
-
-/// How C is cut into pieces that are computed independently.
-struct Pieces {
-  std::int64_t rows;                  ///< of one piece
-  std::int64_t panels, panel;         ///< of all columns; columns of one
-  std::int64_t row_count, col_count;  ///< pieces
-
-  /// Panels are dealt out evenly: threads that have as many pieces have as much to do.
-  std::int64_t first_column(std::int64_t piece) const { return piece * panels / col_count * panel; }
-};
-
-// How many pieces there are may depend on the threads at hand: no element's sum does.
-Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t unit_rows, std::int64_t panel) {
-  const int threads = threads_here();
-  const std::int64_t enough_pieces = threads == 1 ? 1 : 4 * threads;
-  constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
-  std::int64_t row_count = std::max<std::int64_t>(1, (m + kBlockRows - 1) / kBlockRows);
-  std::int64_t rows = round_up((m + row_count - 1) / row_count, unit_rows);
-  row_count = std::max<std::int64_t>(1, (m + rows - 1) / rows);
-  std::int64_t panels = std::max<std::int64_t>(1, (n + panel - 1) / panel);
-  std::int64_t wanted = std::max<std::int64_t>(1, enough_pieces / row_count);
-  std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
-  std::int64_t per_piece = std::min(panels, std::max(least, (panels + wanted - 1) / wanted));
-  if (k > kDepth) per_piece = std::min(per_piece, std::max<std::int64_t>(1, kNearColumns / panel));
-  const std::int64_t col_count = (panels + per_piece - 1) / per_piece;
-  const std::int64_t even = row_count == 1 && col_count > 1 ? round_up(col_count, threads) : col_count;
-  return {rows, panels, panel, row_count, std::min(even, panels)};
-}
-
-/// Rows next to each other, whatever their distance was.
-template <class T>
-void copy_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, T* out) {
-  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, depth, out + i * depth);
-}
-
-/// Rows a power of two apart fall into the same few sets of the first-level cache and evict each other.
-template <class T>
-bool rows_collide(std::int64_t lda) {
-  constexpr std::int64_t kBytes = 1024;
-  return lda * static_cast<std::int64_t>(sizeof(T)) % kBytes == 0;
-}
 
 /// Where the panels of B for a stretch of k begin.
 template <class T>
@@ -81,36 +24,6 @@ struct Panels {
   const T* at(std::int64_t p, std::int64_t j, std::int64_t depth) const { return data + p * padded_n + j * depth; }
 };
 
-template <class T>
-struct Operand {
-  const T* data;
-  std::int64_t ld;
-  bool transposed;
-};
-
-/// One piece of C over one stretch of k.
-template <class T>
-void multiply_stretch(const Operand<T>& a, std::int64_t i0, std::int64_t rows, std::int64_t p, std::int64_t depth,
-                      const T* panels, std::int64_t cols, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  const GemmKernels<T>& table = gemm_kernels<T>();
-  const std::int64_t panel_size = depth * table.panel;
-  if (a.transposed) {
-    T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
-    table.bundle(rows, depth, a.data + p * a.ld + i0, a.ld, copy);
-    table.multiply_bundles(rows, cols, depth, copy, panels, panel_size, c, ldc, end);
-    return;
-  }
-  const T* block = a.data + i0 * a.ld + p;
-  std::int64_t ld = a.ld;
-  if (rows_collide<T>(ld) && cols >= kWorthCopying) {
-    T* copy = thread_buffer<T, kCopiedA>(kBlockRows * kDepth);
-    copy_rows(block, ld, rows, depth, copy);
-    block = copy;
-    ld = depth;
-  }
-  table.multiply(rows, cols, depth, block, ld, panels, panel_size, c, ldc, end);
-}
-
 /// One piece of C over all of k.
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
@@ -118,18 +31,12 @@ void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, st
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
-    std::int64_t depth = std::min(b.stretch, b.k - p);
-    BlockEnd<T> end{alpha, p == 0 ? beta : T(1), nullptr, false};
-    if (p + depth == b.k) {
-      end.bias = epilogue.bias != nullptr ? epilogue.bias + j0 : nullptr;
-      end.relu = epilogue.relu;
-    }
-    multiply_stretch(a, i0, rows, p, depth, b.at(p, j0, depth), cols, to, ldc, end);
+    const std::int64_t depth = std::min(b.stretch, b.k - p);
+    multiply_stretch(left_block(a, i0, rows, p, depth, cols), rows, depth, b.at(p, j0, depth), cols, to, ldc,
+                     block_end(p, depth, b.k, j0, alpha, beta, epilogue));
     p += depth;
   } while (p < b.k);
-  if (!epilogue.activate) return;
-  if (cols == ldc) return epilogue.activate(to, rows * cols);
-  for (std::int64_t i = 0; i < rows; ++i) epilogue.activate(to + i * ldc, cols);
+  activate(epilogue, to, ldc, rows, cols);
 }
 
 template <class T>
@@ -137,12 +44,12 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
                      std::int64_t ldc, const Epilogue<T>& epilogue) {
   if (m == 0 || n == 0) return;
   const GemmKernels<T>& kernels = gemm_kernels<T>();
-  Pieces pieces = pieces_of(m, n, b.k, kernels.rows, kernels.panel);
+  const Pieces pieces = pieces_of(m, n, b.k, kernels.rows, kernels.panel);
   parallel_for(pieces.row_count * pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
-      std::int64_t i0 = piece / pieces.col_count * pieces.rows;
-      std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
-      std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
+      const std::int64_t i0 = piece / pieces.col_count * pieces.rows;
+      const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
+      const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
       multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue);
     }
   });
@@ -190,6 +97,31 @@ PackedParts packed_parts(std::int64_t n, std::int64_t k) {
   return {cols, std::max<std::int64_t>(1, kPackedElements / (cols * stretch)) * stretch, stretch};
 }
 
+/// Whether C is computed the other way round, C' = op(B)' op(A)'. Of a transposed A that needs no copy, and few columns
+/// of C, which would leave most of a vector empty, are a full tile as rows.
+bool turning_pays(bool trans_a, std::int64_t m, std::int64_t n) { return trans_a && n <= 16 && m >= 8 * n && m >= 64; }
+
+template <class T>
+void multiply_turned(bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
+                     std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
+                     const Epilogue<T>& epilogue) {
+  T* turned = thread_buffer<T, kTurnedC>(m * n);
+  multiply_few_rows<T>({b, ldb, !trans_b}, {a, lda, false}, n, m, k, alpha, T(0), turned, m, {});
+  if (beta == T(0) && epilogue.bias == nullptr && !epilogue.relu) {
+    kernels::transpose(turned, m, c, ldc, m, n);
+  } else {
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        T value = turned[j * m + i];
+        if (beta != T(0)) value += beta * c[i * ldc + j];
+        if (epilogue.bias != nullptr) value += epilogue.bias[j];
+        c[i * ldc + j] = epilogue.relu && value < T(0) ? T(0) : value;  // NaN stays
+      }
+    }
+  }
+  activate(epilogue, c, ldc, m, n);
+}
+
 /// Packing B pays only when enough rows use it; oneDNN reads B where it lies.
 bool packing_pays(std::int64_t m) { return m >= 16; }
 
@@ -224,11 +156,19 @@ template <class T>
 void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
           std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
   if (m == 0 || n == 0) return;
+  if (turning_pays(trans_a, m, n)) {
+    multiply_turned<T>(trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);
+    return;
+  }
   if constexpr (std::is_same_v<T, float>) {
     if (!packing_pays(m) && k > 0) {
       multiply_in_place(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);
       return;
     }
+  }
+  if (few_rows<T>(m, n, k)) {
+    multiply_few_rows<T>({a, lda, trans_a}, {b, ldb, trans_b}, m, n, k, alpha, beta, c, ldc, epilogue);
+    return;
   }
   const PackedParts parts = packed_parts<T>(n, k);
   for (std::int64_t j0 = 0; j0 < n; j0 += parts.cols) {

@@ -18,8 +18,9 @@ struct BlockEnd {
 /// panel, each k x panel elements, the last one filled up with zeros.
 template <class T>
 struct GemmKernels {
-  std::int64_t panel;  ///< columns per panel of B
-  std::int64_t rows;   ///< rows of C that are computed together
+  std::int64_t panel;    ///< columns per panel of B
+  std::int64_t vectors;  ///< vectors per row of a panel
+  std::int64_t rows;     ///< rows of C that are computed together
 
   /// C[m, n] = alpha * A B + beta * C (+ bias, relu). A is row-major; `b` is the first of its panels, `b_stride`
   /// elements lie between the beginnings of neighbouring panels.
@@ -34,6 +35,11 @@ struct GemmKernels {
   /// The same for A in bundles.
   void (*multiply_bundles)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b,
                            std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
+
+  /// The same for B where it lies, [k, n], n a multiple of `panel`; A in rows or in bundles. The first tile to use a
+  /// panel leaves a copy for the others in `room`, k x panel elements, so that packing takes no time of its own.
+  void (*multiply_unpacked)(bool bundles, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda,
+                            const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 
   /// Stores A, given as [k, m], in bundles: rows that are computed together, as [k, rows], bundle after bundle. Nothing
   /// changes places within a row of what is given, so that this is faster than storing A row by row.

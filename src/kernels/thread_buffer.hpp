@@ -34,6 +34,6 @@ T* thread_buffer(std::int64_t count) {
 }
 
 /// Who uses which slot.
-enum BufferSlot : int { kPackedB, kCopiedA, kGemmBatch, kColumns, kSample, kTiles, kStrip, kWideStrip };
+enum BufferSlot : int { kPackedB, kCopiedA, kGemmBatch, kColumns, kSample, kTiles, kStrip, kWideStrip, kTurnedC };
 
 }  // namespace backpass

@@ -41,8 +41,16 @@ std::vector<Problem> problems() {
                              {97, 50, 513},
                              {130, 200, 64},
                              {3, 600, 20},
-                             {20, 61, 9001},   // k in several parts
-                             {16, 1300, 450},  // columns in several parts
+                             {20, 61, 9001},
+                             {16, 1300, 450},
+                             {700, 37, 450},  // too many rows to keep all of A near
+                             {64, 112, 40},   // a panel and a vector at the end of three panels
+                             {64, 785, 17},
+                             {24, 96, 1},
+                             {200, 8, 530},  // few columns
+                             {129, 1, 64},
+                             {150, 16, 7},
+                             {130, 5, 0},
                              {33, 5, 0}}) {
         all.push_back({ta, tb, m, n, k, (m + n) % 3});
       }
@@ -130,7 +138,9 @@ TEST(Gemm, PackedEqualsUnpacked) {
 
 TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
   for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0},
-                           Problem{true, false, 300, 200, 9000, 0}}) {
+                           Problem{true, false, 300, 200, 9000, 0}, Problem{false, false, 64, 785, 130, 0},
+                           Problem{false, true, 64, 200, 130, 0}, Problem{true, false, 900, 60, 400, 0},
+                           Problem{true, false, 900, 8, 700, 0}}) {
     Operands<float> o(p);
     std::vector<std::vector<float>> results;
     for (int threads : {1, 2, 3}) {
@@ -142,6 +152,29 @@ TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
     }
     EXPECT_EQ(results[0], results[1]);
     EXPECT_EQ(results[0], results[2]);
+  }
+}
+
+/// Products of few rows pack B where they use it, others ahead; neither may change a bit of a sum.
+void expect_same_bits_for_few_rows(const Problem& p) {
+  const Operands<float> o(p);
+  std::vector<float> all = o.c;
+  std::vector<float> few = o.c;
+  auto run = [&](std::int64_t i0, std::int64_t rows, std::vector<float>& c) {
+    gemm<float>(p.trans_a, p.trans_b, rows, p.n, p.k, 0.5F, o.a.data() + (p.trans_a ? i0 : i0 * p.lda()), p.lda(),
+                o.b.data(), p.ldb(), 2, c.data() + i0 * p.ldc(), p.ldc(), {.bias = o.bias.data(), .relu = true});
+  };
+  run(0, p.m, all);
+  for (std::int64_t i = 0; i < p.m; i += 80) run(i, 80, few);
+  EXPECT_EQ(all, few) << p.m << "x" << p.n << "x" << p.k;
+}
+
+TEST(Gemm, TheSameBitsForAnyNumberOfRows) {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      expect_same_bits_for_few_rows({ta, tb, 720, 131, 4500, 1});  // packed in parts of k
+      expect_same_bits_for_few_rows({ta, tb, 720, 1400, 450, 0});  // in parts of columns
+    }
   }
 }
 

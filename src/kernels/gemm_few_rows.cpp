@@ -1,0 +1,96 @@
+// One panel of B after the other: packed, multiplied with all rows of A, which lie in the second-level cache, and
+// forgotten. Nothing but a panel is ever stored, so that it is in a near cache, too; other products pack many panels
+// before they use the first one. Where B is not transposed, the first tile packs as it multiplies.
+#include "kernels/gemm_few_rows.hpp"
+
+namespace backpass {
+namespace {
+
+// Elements of A that stay in the second-level cache for a stretch of k.
+constexpr std::int64_t kNearElements = 512 * kDepth;
+
+template <class T>
+Pieces columns_of(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return pieces_of(m, n, k, m, gemm_kernels<T>().panel);
+}
+
+/// Columns of the next panel, of `rest`. A panel and a vector at the end are dealt out as two halves: a tile of one
+/// vector waits for loads.
+template <class T>
+std::int64_t panel_width(std::int64_t rest) {
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  const std::int64_t lanes = kernels.panel / kernels.vectors;
+  if (kernels.vectors > 2 && rest > kernels.panel && rest <= kernels.panel + lanes) return kernels.panel - lanes;
+  return std::min(kernels.panel, rest);
+}
+
+/// Columns at the beginning that are whole panels.
+template <class T>
+std::int64_t whole_panels(std::int64_t cols) {
+  const std::int64_t panel = gemm_kernels<T>().panel;
+  std::int64_t whole = 0;
+  while (whole + panel <= cols && panel_width<T>(cols - whole) == panel) whole += panel;
+  return whole;
+}
+
+/// Some columns over one stretch of k.
+template <class T>
+void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t depth, const Operand<T>& b,
+                     std::int64_t cols, T* c, std::int64_t ldc, BlockEnd<T> end) {
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  const T* bias = end.bias;
+  T* room = thread_buffer<T, kPackedB>(depth * kernels.panel);
+  std::int64_t j = 0;
+  if (!b.transposed) {
+    j = whole_panels<T>(cols);
+    kernels.multiply_unpacked(a.bundles, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
+  }
+  while (j < cols) {
+    const std::int64_t width = panel_width<T>(cols - j);
+    const T* from = b.transposed ? b.data + j * b.ld : b.data + j;
+    kernels.pack(b.transposed, depth, width, from, b.ld, room, depth * kernels.panel);
+    end.bias = bias != nullptr ? bias + j : nullptr;
+    multiply_stretch(a, rows, depth, room, width, c + j, ldc, end);
+    j += width;
+  }
+}
+
+}  // namespace
+
+template <class T>
+bool few_rows(std::int64_t m, std::int64_t n, std::int64_t k) {
+  if (m * stretch_of(k) > kNearElements) return false;
+  return columns_of<T>(m, n, k).col_count >= threads_here();
+}
+
+template <class T>
+void multiply_few_rows(const Operand<T>& a, const Operand<T>& b, std::int64_t m, std::int64_t n, std::int64_t k,
+                       T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
+  const std::int64_t stretch = stretch_of(k);
+  const Pieces pieces = columns_of<T>(m, n, k);
+  parallel_for(pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const std::int64_t j0 = pieces.first_column(piece);
+      const std::int64_t cols = std::min(pieces.first_column(piece + 1), n) - j0;
+      std::int64_t p = 0;
+      do {
+        const std::int64_t depth = std::min(stretch, k - p);
+        const T* from = b.transposed ? b.data + j0 * b.ld + p : b.data + p * b.ld + j0;
+        multiply_panels(left_block(a, std::int64_t{0}, m, p, depth, cols), m, depth, {from, b.ld, b.transposed}, cols,
+                        c + j0, ldc, block_end(p, depth, k, j0, alpha, beta, epilogue));
+        p += depth;
+      } while (p < k);
+      activate(epilogue, c + j0, ldc, m, cols);
+    }
+  });
+}
+
+#define BACKPASS_INSTANTIATE(T)                                                                                      \
+  template bool few_rows<T>(std::int64_t, std::int64_t, std::int64_t);                                               \
+  template void multiply_few_rows<T>(const Operand<T>&, const Operand<T>&, std::int64_t, std::int64_t, std::int64_t, \
+                                     T, T, T*, std::int64_t, const Epilogue<T>&);
+BACKPASS_INSTANTIATE(float)
+BACKPASS_INSTANTIATE(double)
+#undef BACKPASS_INSTANTIATE
+
+}  // namespace backpass
