@@ -66,9 +66,8 @@ HWY_INLINE std::size_t each_vector(const Philox& random, std::uint64_t first, st
   const D64 d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t step = 4 * kStates * lanes;
-  HWY_ALIGN std::uint64_t order[hn::MaxLanes(D64())];
-  for (std::size_t i = 0; i < lanes; ++i) order[i] = i % 2 == 0 ? i / 2 : (lanes + i) / 2;
-  const V64 places = hn::Load(d, order);
+  const V64 half = hn::ShiftRight<1>(hn::Iota(d, 0));
+  const V64 places = hn::OddEven(hn::Add(half, hn::Set(d, lanes / 2)), half);  // first half even lanes, then odd ones
   const Philox::Keys keys = random.keys();
   std::size_t i = 0;
   for (; i + step <= n; i += step) {
