@@ -6,6 +6,7 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/normalize.hpp"
 #include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "support/parallel.hpp"
@@ -97,7 +98,7 @@ class QueryBlock {
 
   void scale_output(std::int64_t i, T factor) {
     T* y = y_ + i * t_.y_strides.row;
-    for (std::int64_t j = 0; j < s_.v_head; ++j) y[j] *= factor;
+    affine_run(y, y, s_.v_head, T(0), factor, T(0));
   }
 
   void finish(std::int64_t i) {

@@ -40,16 +40,16 @@ class LinearLossChunk {
     if (s_.multiplies_narrow) narrow_rows();
     if (w_.packs) packed_.emplace(true, s_.features, count_, x_, x_ld(), w_.packed);
     mass_ = d_.share == 0 ? 0 : weight_of_all_classes();
-    // Without gradients there is room for one block of scores only.
-    const std::int64_t length = s_.converts_weight ? kBackwardClasses : kForwardClasses;
-    for_each_block(keeps_threads_apart() && s_.wants_gradients ? s_.classes : length,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for_each_part(begin, end, s_.wants_gradients, [&](std::int64_t from, std::int64_t to) {
-                       multiply_scores(from, to);
-                       read_label_scores(from, to);
-                       take_exponentials(from, to);
-                     });
-                   });
+    auto score = [&](std::int64_t begin, std::int64_t end) {
+      multiply_scores(begin, end);
+      read_label_scores(begin, end);
+      take_exponentials(begin, end);
+    };
+    if (s_.wants_gradients && keeps_threads_apart()) {
+      for_each_part(0, s_.classes, kTileClasses, score);
+    } else {  // without gradients there is room for one block of scores only
+      for_each_block(s_.converts_weight ? kBackwardClasses : kForwardClasses, score);
+    }
     add_up();
   }
 
@@ -57,7 +57,7 @@ class LinearLossChunk {
     make_factors();
     if (w_.packs && s_.classes_first) packed_.emplace(false, count_, s_.features, x_, x_ld(), w_.packed);
     for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
-      for_each_part(begin, end, true, [&](std::int64_t from, std::int64_t to) {
+      for_each_part(begin, end, kPartClasses, [&](std::int64_t from, std::int64_t to) {
         make_score_gradients(from, to);
         if (s_.multiplies_narrow) narrow_scores(from, to);
         if (d_.dweight != nullptr) multiply_dweight(from, to);
@@ -84,25 +84,28 @@ class LinearLossChunk {
   void for_each_block(std::int64_t length, const F& f) {
     for (std::int64_t j = 0; j < s_.classes; j += length) f(j, std::min(s_.classes, j + length));
   }
-  /// Whether a tile's scores, and what becomes of them, are one thread's work: then they stay in its cache. Converted
-  /// weights have one place for all threads.
+  /// Whether some classes' scores, and what becomes of them, are one thread's work: then they stay in its cache.
+  /// Converted weights have one place for all threads.
   bool keeps_threads_apart() const { return !s_.converts_weight && !s_.multiplies_narrow; }
+  /// Calls f(begin, end) for `length` classes at a time, threads apart, or for all.
   template <class F>
-  void for_each_part(std::int64_t begin, std::int64_t end, bool by_tiles, const F& f) {
-    if (!by_tiles || !keeps_threads_apart()) return f(begin, end);
-    parallel_for(tile_count(end - begin), 1, [&](std::int64_t from, std::int64_t to) {
-      for (std::int64_t t = from; t < to; ++t) {
-        f(begin + t * kTileClasses, std::min(end, begin + (t + 1) * kTileClasses));
+  void for_each_part(std::int64_t begin, std::int64_t end, std::int64_t length, const F& f) {
+    if (!keeps_threads_apart()) return f(begin, end);
+    parallel_for((end - begin + length - 1) / length, 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t at = begin + from * length; at < std::min(end, begin + to * length); at += length) {
+        f(at, std::min(end, at + length));
       }
     });
   }
+  /// Calls f(number of the tile, first class, what there is of it).
   template <class F>
   void for_each_tile(std::int64_t begin, std::int64_t end, const F& f) {
     const std::int64_t first = begin / kTileClasses;
-    parallel_for(tile_count(end - begin), 1, [&](std::int64_t from, std::int64_t to) {
+    parallel_for(tile_count(end) - first, 1, [&](std::int64_t from, std::int64_t to) {
       for (std::int64_t t = first + from; t < first + to; ++t) {
-        const std::int64_t at = t * kTileClasses;
-        f(t, at, ClassTile<T>{block(begin) + (at - begin) * ld_, std::min(kTileClasses, end - at), count_, ld_});
+        const std::int64_t at = std::max(begin, t * kTileClasses);
+        const std::int64_t classes = std::min(end, (t + 1) * kTileClasses) - at;
+        f(t, at, ClassTile<T>{block(begin) + (at - begin) * ld_, classes, count_, ld_});
       }
     });
   }

@@ -15,6 +15,8 @@ namespace backpass {
 // next one reads it. Going back there are more steps, and weights to keep there as well.
 inline constexpr std::int64_t kForwardClasses = 12 * kTileClasses;
 inline constexpr std::int64_t kBackwardClasses = 3 * kTileClasses;
+// What one thread does of a block: there are enough parts for each to have its share.
+inline constexpr std::int64_t kPartClasses = kTileClasses / 4;
 inline constexpr std::int64_t kPackedRows = 64;
 
 inline std::int64_t tile_count(std::int64_t classes) { return (classes + kTileClasses - 1) / kTileClasses; }
@@ -76,9 +78,8 @@ struct Workspace {
     const std::int64_t block = std::min(s.classes, kBackwardClasses);
     const bool narrow = s.multiplies_narrow;
     packs = !narrow && rows >= kPackedRows;
-    packed = c.take<T>(packs ? std::max(PackedMatrix<T>::elements(s.features, rows),
-                                        PackedMatrix<T>::elements(rows, s.features))
-                             : 0);
+    packed = c.take<T>(
+        packs ? std::max(PackedMatrix<T>::elements(s.features, rows), PackedMatrix<T>::elements(rows, s.features)) : 0);
     weight = c.take<T>(s.converts_weight && !narrow ? block * s.features : 0);
     narrow_x = c.take<std::uint16_t>(narrow ? whole_groups(rows) * s.features : 0);
     narrow_weight = c.take<std::uint16_t>(narrow ? block * s.features : 0);
