@@ -198,6 +198,17 @@ PackedMatrix<T>::PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, c
 }
 
 template <class T>
+PackedMatrix<T>::PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* memory)
+    : k_(k), n_(n), panels_(std::shared_ptr<void>(), memory) {
+  pack_all(transposed, k, n, stretch_of(k), b, ldb, memory);
+}
+
+template <class T>
+std::int64_t PackedMatrix<T>::elements(std::int64_t k, std::int64_t n) {
+  return k * padded_columns<T>(n);
+}
+
+template <class T>
 void PackedMatrix<T>::multiply(bool trans_a, std::int64_t m, T alpha, const T* a, std::int64_t lda, T beta, T* c,
                                std::int64_t ldc, const Epilogue<T>& epilogue) const {
   multiply_packed<T>({a, lda, trans_a}, {panels_.get(), k_, padded_columns<T>(n_), stretch_of(k_)}, m, n_, alpha, beta,

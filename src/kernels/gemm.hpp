@@ -36,7 +36,10 @@ template <class T>
 class PackedMatrix {
  public:
   PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb);
+  /// In memory that the caller lends: elements(k, n), at the beginning of a cache line.
+  PackedMatrix(bool transposed, std::int64_t k, std::int64_t n, const T* b, std::int64_t ldb, T* memory);
 
+  static std::int64_t elements(std::int64_t k, std::int64_t n);
   std::int64_t rows() const { return k_; }
   std::int64_t cols() const { return n_; }
 

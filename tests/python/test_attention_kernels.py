@@ -113,6 +113,27 @@ def test_masks(mask_shape: tuple[int, ...], kind: str) -> None:
     check(*case(2, 2, 66, 70, 16, 16, torch.float32), mask=mask)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_keys_that_a_mask_hides_from_all_queries_are_not_read(threads: int) -> None:
+    q, k, v, dy = case(2, 2, 150, 300, 16, 16, torch.float32)
+    mask = np.tril(np.ones((150, 300), np.bool_))
+    mask[:64] = False  # a whole block of queries sees nothing
+    mask[70, :] = False
+    want = expected(q, k, v, mask, dy)
+    k[:, :, 150:] = np.nan
+    v[:, :, 150:] = np.nan
+    for got, whole in zip(gradients(q, k, v, mask, dy, threads=threads), want, strict=True):
+        np.testing.assert_allclose(got, whole, rtol=2e-5, atol=2e-5 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("shape", [(130, 130), (200, 77), (5, 300)], ids=str)
+def test_a_triangle_is_as_good_as_causal(shape: tuple[int, int]) -> None:
+    q, k, v, dy = case(2, 1, *shape, 24, 24, torch.float32)
+    mask = np.tril(np.ones(shape, np.bool_))
+    for a, b in zip(gradients(q, k, v, mask, dy), gradients(q, k, v, None, dy, is_causal=1), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_softcap() -> None:
     check(*case(2, 1, 70, 90, 16, 16, torch.float32), softcap=1.5)
     check(*case(2, 1, 70, 70, 16, 16, torch.float64), softcap=0.5, is_causal=1, scale=0.75)

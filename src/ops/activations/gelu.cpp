@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "ops/activations/gelu.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "kernels/simd_math-inl.hpp"
 #include "kernels/tile_loops.hpp"
 #include "kernels/tile_math.hpp"
 #include "support/printable.hpp"
@@ -45,7 +46,8 @@ struct Gelu {
 struct GeluGrad {
   template <class D, class V>
   static HWY_INLINE V call(D d, V dy, V x, const TileParams&) {
-    const V density = hn::Mul(math::exp(d, hn::Mul(hn::Mul(x, x), number(d, -0.5))), number(d, 0.39894228040143268));
+    const V bell = exp_of_negative(d, hn::Mul(hn::Mul(x, x), number(d, -0.5)));
+    const V density = hn::Mul(bell, number(d, 0.39894228040143268));
     return hn::Mul(dy, hn::MulAdd(x, density, normal_below(d, x)));
   }
 };

@@ -100,7 +100,7 @@ class KeyHead {
 
   /// What a block of queries sees, from a whole panel on.
   KeyRange seen_by(const AttentionMask<T>& mask, const AttentionRows& queries) const {
-    KeyRange keys{mask.visible(queries.position(0)).begin, mask.visible(queries.position(queries.count - 1)).end};
+    KeyRange keys = mask.seen_by(queries);
     keys.begin = keys.begin / gemm_.panel * gemm_.panel;
     return keys;
   }

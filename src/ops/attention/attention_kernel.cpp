@@ -6,6 +6,7 @@
 
 #include "kernels/activation.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/normalize.hpp"
 #include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "support/parallel.hpp"
@@ -43,7 +44,7 @@ class QueryBlock {
     std::fill_n(sum_, rows_, T(0));
     // Scores that are asked for are computed for all keys; otherwise keys that no query of the block sees are left out.
     const bool record = t_.scores != nullptr;
-    const KeyRange keys = record ? KeyRange{0, keys_.count} : KeyRange{visible(0).begin, visible(rows_ - 1).end};
+    const KeyRange keys = record ? KeyRange{0, keys_.count} : mask_.seen_by(queries_);
     const std::int64_t step = record ? std::max<std::int64_t>(s_.kv_len, 1) : kKeys;
     if (keys.begin >= keys.end)
       for (std::int64_t i = 0; i < rows_; ++i) std::fill_n(y_ + i * t_.y_strides.row, s_.v_head, T(0));
@@ -56,8 +57,6 @@ class QueryBlock {
   std::int64_t at(const AttentionStrides& strides, std::int64_t h, std::int64_t row) const {
     return keys_.item * strides.batch + h * strides.head + row * strides.row;
   }
-
-  KeyRange visible(std::int64_t i) const { return mask_.visible(queries_.position(i)); }
 
   void add_keys(KeyRange keys, bool is_first) {
     const std::int64_t count = keys.end - keys.begin;
@@ -99,7 +98,7 @@ class QueryBlock {
 
   void scale_output(std::int64_t i, T factor) {
     T* y = y_ + i * t_.y_strides.row;
-    for (std::int64_t j = 0; j < s_.v_head; ++j) y[j] *= factor;
+    affine_run(y, y, s_.v_head, T(0), factor, T(0));
   }
 
   void finish(std::int64_t i) {

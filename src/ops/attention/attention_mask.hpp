@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kernels/thread_buffer.hpp"
@@ -37,6 +38,20 @@ class AttentionMask {
     return r;
   }
 
+  /// Keys from the first that some of these queries may see to the last one, which a mask may tell, too.
+  KeyRange seen_by(const AttentionRows& queries) const {
+    KeyRange r{visible(queries.position(0)).begin, visible(queries.position(queries.count - 1)).end};
+    if (t_.chosen_mask == nullptr || t_.mask_step != 1 || keys_.places != nullptr) return r;
+    std::int64_t end = r.begin;
+    for (std::int64_t i = queries.count; i-- > 0 && end < r.end;) {  // of a causal mask the last query sees most
+      const bool* row = t_.chosen_mask + first_ + queries.position(i) * t_.mask_strides.row + keys_.start;
+      if (!any_of(row + end, r.end - end)) continue;
+      for (end = r.end; !row[end - 1];) --end;
+    }
+    r.end = std::max(r.begin, end);
+    return r;
+  }
+
   /// Scores of a query for the keys in a range: what it must not see counts as -inf, whatever the product is.
   void apply(std::int64_t query, KeyRange keys, T* row) const {
     const T none = -std::numeric_limits<T>::infinity();
@@ -66,6 +81,16 @@ class AttentionMask {
 
  private:
   static constexpr int kEntries = 721;
+
+  /// Whether one is true; eight at a time.
+  static bool any_of(const bool* flags, std::int64_t count) {
+    std::int64_t j = 0;
+    for (std::uint64_t some = 0; j + 8 <= count; j += 8) {
+      std::memcpy(&some, flags + j, 8);
+      if (some != 0) return true;
+    }
+    return std::find(flags + j, flags + count, true) != flags + count;
+  }
 
   void end_before(KeyRange& r, std::int64_t position) const { r.end = std::min(r.end, keys_.before(position)); }
 

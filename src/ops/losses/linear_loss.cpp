@@ -57,9 +57,10 @@ std::int64_t rows_at_once(const LinearLossShape& s, std::size_t element_bytes) {
     return (rows + kTileColumns - 1) / kTileColumns * kTileColumns;
   }
   std::int64_t rows = std::min(std::max<std::int64_t>(1, s.rows), best_rows(s, element_bytes));
-  // All scores at once would need no more.
+  // All scores at once would need no more; they come without lists of rows, labels, weights and losses.
   const std::size_t whole = static_cast<std::size_t>(s.rows * s.classes) * element_bytes;
-  while (rows > kFewRows && scratch_for(s, element_bytes, rows) > whole) {
+  const std::size_t lists = static_cast<std::size_t>(s.rows) * (3 * sizeof(std::int64_t) + element_bytes);
+  while (rows > kFewRows && scratch_for(s, element_bytes, rows) + lists > whole) {
     rows = (rows - 1) / kTileColumns * kTileColumns;
   }
   return rows;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 
@@ -37,22 +38,30 @@ class LinearLossChunk {
   void forward() {
     if (is_gathered_) gather_rows();
     if (s_.multiplies_narrow) narrow_rows();
+    if (w_.packs) packed_.emplace(true, s_.features, count_, x_, x_ld(), w_.packed);
     mass_ = d_.share == 0 ? 0 : weight_of_all_classes();
-    const std::int64_t length = s_.converts_weight ? kBackwardClasses : kForwardClasses;
-    for_each_block(length, [&](std::int64_t begin, std::int64_t end) {
+    auto score = [&](std::int64_t begin, std::int64_t end) {
       multiply_scores(begin, end);
       read_label_scores(begin, end);
       take_exponentials(begin, end);
-    });
+    };
+    if (s_.wants_gradients && keeps_threads_apart()) {
+      for_each_part(0, s_.classes, kTileClasses, score);
+    } else {  // without gradients there is room for one block of scores only
+      for_each_block(s_.converts_weight ? kBackwardClasses : kForwardClasses, score);
+    }
     add_up();
   }
 
   void backward() {
     make_factors();
+    if (w_.packs && s_.classes_first) packed_.emplace(false, count_, s_.features, x_, x_ld(), w_.packed);
     for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
-      make_score_gradients(begin, end);
-      if (s_.multiplies_narrow) narrow_scores(begin, end);
-      if (d_.dweight != nullptr) multiply_dweight(begin, end);
+      for_each_part(begin, end, kPartClasses, [&](std::int64_t from, std::int64_t to) {
+        make_score_gradients(from, to);
+        if (s_.multiplies_narrow) narrow_scores(from, to);
+        if (d_.dweight != nullptr) multiply_dweight(from, to);
+      });
       if (d_.dx != nullptr) multiply_dx(begin, end);
     });
     if (is_gathered_ && d_.dx != nullptr) scatter_rows();
@@ -75,13 +84,28 @@ class LinearLossChunk {
   void for_each_block(std::int64_t length, const F& f) {
     for (std::int64_t j = 0; j < s_.classes; j += length) f(j, std::min(s_.classes, j + length));
   }
+  /// Whether some classes' scores, and what becomes of them, are one thread's work: then they stay in its cache.
+  /// Converted weights have one place for all threads.
+  bool keeps_threads_apart() const { return !s_.converts_weight && !s_.multiplies_narrow; }
+  /// Calls f(begin, end) for `length` classes at a time, threads apart, or for all.
+  template <class F>
+  void for_each_part(std::int64_t begin, std::int64_t end, std::int64_t length, const F& f) {
+    if (!keeps_threads_apart()) return f(begin, end);
+    parallel_for((end - begin + length - 1) / length, 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t at = begin + from * length; at < std::min(end, begin + to * length); at += length) {
+        f(at, std::min(end, at + length));
+      }
+    });
+  }
+  /// Calls f(number of the tile, first class, what there is of it).
   template <class F>
   void for_each_tile(std::int64_t begin, std::int64_t end, const F& f) {
     const std::int64_t first = begin / kTileClasses;
-    parallel_for(tile_count(end - begin), 1, [&](std::int64_t from, std::int64_t to) {
+    parallel_for(tile_count(end) - first, 1, [&](std::int64_t from, std::int64_t to) {
       for (std::int64_t t = first + from; t < first + to; ++t) {
-        const std::int64_t at = t * kTileClasses;
-        f(t, at, ClassTile<T>{block(begin) + (at - begin) * ld_, std::min(kTileClasses, end - at), count_, ld_});
+        const std::int64_t at = std::max(begin, t * kTileClasses);
+        const std::int64_t classes = std::min(end, (t + 1) * kTileClasses) - at;
+        f(t, at, ClassTile<T>{block(begin) + (at - begin) * ld_, classes, count_, ld_});
       }
     });
   }
@@ -185,8 +209,12 @@ class LinearLossChunk {
       return;
     }
     const Matrix w = weight(begin, end);
-    gemm<T>(!s_.classes_first, true, end - begin, count_, s_.features, T{1}, w.data, w.ld, x_, x_ld(), T{0},
-            block(begin), ld_);
+    if (w_.packs) {
+      packed_->multiply(!s_.classes_first, end - begin, T{1}, w.data, w.ld, T{0}, block(begin), ld_);
+    } else {
+      gemm<T>(!s_.classes_first, true, end - begin, count_, s_.features, T{1}, w.data, w.ld, x_, x_ld(), T{0},
+              block(begin), ld_);
+    }
   }
 
   void read_label_scores(std::int64_t begin, std::int64_t end) {
@@ -258,7 +286,7 @@ class LinearLossChunk {
   }
 
   void make_score_gradients(std::int64_t begin, std::int64_t end) {
-    T* sums = d_.dbias == nullptr ? nullptr : w_.class_sums;
+    T* sums = d_.dbias == nullptr ? nullptr : w_.class_sums + begin % kBackwardClasses;
     for_each_tile(begin, end, [&](std::int64_t t, std::int64_t at, const ClassTile<T>& tile) {
       scale_columns(tile, w_.sums + t * ld_, sums == nullptr ? nullptr : sums + at - begin);
       if (d_.share != 0) subtract_shares(tile, w_.shares, from_class(d_.class_weights, at));
@@ -278,7 +306,7 @@ class LinearLossChunk {
     for (std::int64_t i = 0; d_.share != 0 && i < count_; ++i) shares += static_cast<double>(w_.shares[i]);
     for (std::int64_t j = begin; j < end; ++j) {
       const double weight = d_.class_weights == nullptr ? 1 : static_cast<double>(d_.class_weights[j]);
-      const T sum = w_.class_sums[j - begin] - (d_.share == 0 ? T{0} : static_cast<T>(shares * weight));
+      const T sum = w_.class_sums[j % kBackwardClasses] - (d_.share == 0 ? T{0} : static_cast<T>(shares * weight));
       d_.dbias[j] = is_first_ ? sum : d_.dbias[j] + sum;
     }
   }
@@ -292,6 +320,8 @@ class LinearLossChunk {
       multiply_narrow(narrow, false, {w_.narrow_x, x_ld()}, false, n, s_.features, width_, !is_first_, to, weight_ld());
     } else if (s_.multiplies_narrow) {
       multiply_narrow({w_.narrow_x, x_ld()}, true, narrow, true, s_.features, n, width_, !is_first_, to, weight_ld());
+    } else if (s_.classes_first && w_.packs) {
+      packed_->multiply(false, n, T{1}, block(begin), ld_, keep, to, weight_ld());
     } else if (s_.classes_first) {
       gemm<T>(false, false, n, s_.features, count_, T{1}, block(begin), ld_, x_, x_ld(), keep, to, weight_ld());
     } else {
@@ -327,6 +357,7 @@ class LinearLossChunk {
   const T* x_;
   T* dx_;
   double mass_ = 0;  // weight of all classes
+  std::optional<PackedMatrix<T>> packed_;
 };
 
 }  // namespace backpass

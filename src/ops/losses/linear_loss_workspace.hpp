@@ -6,14 +6,18 @@
 #include <cstdint>
 
 #include "kernels/class_tiles.hpp"
+#include "kernels/gemm.hpp"
 #include "ops/losses/linear_loss.hpp"
 
 namespace backpass {
 
-// Classes of one product, in whole tiles: what one step leaves is still in the cache when the next one reads it. Going
-// back there are more steps, and weights to keep there as well.
+// Classes of one product, in whole tiles, where threads share it: what one step leaves is still in the cache when the
+// next one reads it. Going back there are more steps, and weights to keep there as well.
 inline constexpr std::int64_t kForwardClasses = 12 * kTileClasses;
 inline constexpr std::int64_t kBackwardClasses = 3 * kTileClasses;
+// What one thread does of a block: there are enough parts for each to have its share.
+inline constexpr std::int64_t kPartClasses = kTileClasses / 4;
+inline constexpr std::int64_t kPackedRows = 64;
 
 inline std::int64_t tile_count(std::int64_t classes) { return (classes + kTileClasses - 1) / kTileClasses; }
 
@@ -51,6 +55,8 @@ struct Workspace {
   T* scores;                     ///< [classes, ld], or one block of it when no gradients are wanted
   T* x;                          ///< [rows, features]: the chunk's rows, where not all rows count
   T* dx;                         ///< the same for their gradients
+  bool packs;                    ///< x is packed once for all classes; of few rows that would take memory for nothing
+  T* packed;                     ///< x as right factor: of scores, then of gradients of weights
   T* weight;                     ///< of a block of classes, converted
   std::uint16_t* narrow_x;       ///< [rows, features], as bfloat16
   std::uint16_t* narrow_weight;  ///< of a block of classes, as bfloat16
@@ -71,6 +77,9 @@ struct Workspace {
     dx = c.take<T>(s.wants_gradients ? whole_groups(rows) * s.features : 0);
     const std::int64_t block = std::min(s.classes, kBackwardClasses);
     const bool narrow = s.multiplies_narrow;
+    packs = !narrow && rows >= kPackedRows;
+    packed = c.take<T>(
+        packs ? std::max(PackedMatrix<T>::elements(s.features, rows), PackedMatrix<T>::elements(rows, s.features)) : 0);
     weight = c.take<T>(s.converts_weight && !narrow ? block * s.features : 0);
     narrow_x = c.take<std::uint16_t>(narrow ? whole_groups(rows) * s.features : 0);
     narrow_weight = c.take<std::uint16_t>(narrow ? block * s.features : 0);

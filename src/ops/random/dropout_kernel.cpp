@@ -53,29 +53,38 @@ HWY_INLINE void deliver(const Blocks& s, std::size_t at, const F& f) {
   f(at + hn::Lanes(d32), hn::BitCast(d32, hn::InterleaveUpper(d, low, high)));
 }
 
+// So many states at a time hide the latency of the products.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr std::size_t kStates = 4;
+#else
+constexpr std::size_t kStates = 2;
+#endif
+
 /// f(i, bits of the elements from `first` + i on) for whole steps; returns how many elements that was.
 template <class F>
 HWY_INLINE std::size_t each_vector(const Philox& random, std::uint64_t first, std::size_t n, const F& f) {
   const D64 d;
   const std::size_t lanes = hn::Lanes(d);
-  const std::size_t step = 8 * lanes;  // two states at a time hide the latency of the products
-  HWY_ALIGN std::uint64_t order[hn::MaxLanes(D64())];
-  for (std::size_t i = 0; i < lanes; ++i) order[i] = i % 2 == 0 ? i / 2 : (lanes + i) / 2;
-  const V64 places = hn::Load(d, order);
+  const std::size_t step = 4 * kStates * lanes;
+  const V64 half = hn::ShiftRight<1>(hn::Iota(d, 0));
+  const V64 places = hn::OddEven(hn::Add(half, hn::Set(d, lanes / 2)), half);  // first half even lanes, then odd ones
   const Philox::Keys keys = random.keys();
   std::size_t i = 0;
   for (; i + step <= n; i += step) {
-    const V64 index = hn::Add(hn::Set(d, (first + i) / 4), places);
-    Blocks a = start(random, index);
-    Blocks b = start(random, hn::Add(index, hn::Set(d, lanes)));
+    Blocks states[kStates];  // NOLINT: std::array would be spilled
+#pragma GCC unroll 4
+    for (std::size_t s = 0; s < kStates; ++s) {
+      states[s] = start(random, hn::Add(hn::Set(d, (first + i) / 4 + s * lanes), places));
+    }
+#pragma GCC unroll 10
     for (std::size_t round = 0; round < Philox::kRounds; ++round) {
       const V64 key0 = hn::Set(d, keys[2 * round]);
       const V64 key1 = hn::Set(d, keys[2 * round + 1]);
-      advance(a, key0, key1);
-      advance(b, key0, key1);
+#pragma GCC unroll 4
+      for (std::size_t s = 0; s < kStates; ++s) advance(states[s], key0, key1);
     }
-    deliver(a, i, f);
-    deliver(b, i + step / 2, f);
+#pragma GCC unroll 4
+    for (std::size_t s = 0; s < kStates; ++s) deliver(states[s], i + s * step / kStates, f);
   }
   return i;
 }
@@ -131,9 +140,9 @@ void kept_of(const Philox& random, std::uint64_t first, std::size_t n, std::uint
   const std::size_t done = each_vector(
       random, first, n, [=](std::size_t i, V32 bits) HWY_ATTR { hn::StoreU(flags(bits), bytes, kept + i); });
   if (done == n) return;
-  std::uint8_t rest[8 * hn::MaxLanes(D64())];  // one whole step is cheaper than a few elements one by one
+  std::uint8_t rest[4 * kStates * hn::MaxLanes(D64())];  // one whole step is cheaper than a few elements one by one
   std::uint8_t* to = rest;
-  each_vector(random, first + done, 8 * hn::Lanes(D64()),
+  each_vector(random, first + done, 4 * kStates * hn::Lanes(D64()),
               [=](std::size_t i, V32 bits) HWY_ATTR { hn::StoreU(flags(bits), bytes, to + i); });
   std::copy_n(rest, n - done, kept + done);
 }
