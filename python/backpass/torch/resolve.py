@@ -27,7 +27,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from backpass.torch import direct, marks
 
-
 _GRAD_MODE = torch._C._set_grad_enabled  # by which torch.compile writes down where no_grad begins and ends
 
 
