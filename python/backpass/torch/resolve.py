@@ -44,11 +44,11 @@ class _Call:
     result: Any = field(repr=False)
 
 
-class _Recorder(ProxyTorchDispatchMode):
+class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees calls before torch takes them apart, which only modes of this class do; nothing else of it is used."""
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)  # type: ignore[no-untyped-call]
         self._mode_key = torch._C._TorchDispatchModeKey.PROXY
         self.enter_stack = []
         self.calls: list[_Call] = []
