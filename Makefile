@@ -101,17 +101,22 @@ getting-started: build build/getting_started/usr ## train PyTorch's tutorial mod
 test: build ## C++ and Python tests, everyday suite
 	@$(call apt_install,openmpi-bin valgrind)
 	@$(call ctest,$(BUILD))
-	$(PY) -m pytest -q -n $(JOBS)
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal
 
-test-slow: build $(ORIGINAL)/.installed ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
+test-slow: build $(ORIGINAL)/.torch-2.4.1 ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
 	@command -v node >/dev/null || { $(call apt_install,nodejs); }
 	BACKPASS_RANDOM_GRAPHS=5000 $(BUILD)/backpass_tests --gtest_brief=1 --gtest_filter='KeepLess.*'
 	BACKPASS_ORT_TRAINING_PYTHON=$(abspath $(ORIGINAL))/bin/python $(PY) -m pytest -q -n $(JOBS) -m slow
 
-# The original needs an environment of its own: it wants older onnx and numpy.
-$(ORIGINAL)/.installed:
-	python3 -m venv $(ORIGINAL)
-	$(ORIGINAL)/bin/python -m pip install -q onnxruntime-training-cpu==1.19.2 onnx==1.16.2 'numpy<2' torch==2.13.0 setuptools
+# The original needs an environment of its own: it wants older onnx and numpy, and its ORTModule is not imported with a
+# torch after 2.4, nor before its extensions are compiled. torch's own index has wheels without CUDA; where it cannot be
+# reached, pip takes those of PyPI, which are some GB larger.
+$(ORIGINAL)/.torch-2.4.1:
+	python3 -m venv --clear $(ORIGINAL)
+	$(ORIGINAL)/bin/python -m pip install -q --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu \
+	  onnxruntime-training-cpu==1.19.2 onnx==1.16.2 'numpy<2' torch==2.4.1 'transformers<4.50' setuptools psutil ninja
+	MAX_JOBS=$(JOBS) PATH="$(abspath $(ORIGINAL))/bin:$$PATH" \
+	  $(ORIGINAL)/bin/python -m onnxruntime.training.ortmodule.torch_cpp_extensions.install >/dev/null
 	touch $@
 
 bench: build ## ours against the others, in one run

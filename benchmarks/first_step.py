@@ -35,7 +35,7 @@ Start = tuple[float, float, float]
 
 
 def started(engine: str, network: str, threads: int) -> Start:
-    worker = Worker(ENGINES[engine], network, threads, 0.1)
+    worker = Worker(ENGINES[engine], network, threads, argparse.Namespace(dropout=0.1, optimizer="none"))
     worker.turn(2.0)
     worker.close()
     return worker.first, statistics.median(worker.times), worker.captured

@@ -168,7 +168,7 @@ TEST(KeepLess, GradientsHaveTheSameBits) {
 /// BACKPASS_RANDOM_GRAPHS says how many, where more time is to be spent.
 unsigned graph_count() {
   const char* text = std::getenv("BACKPASS_RANDOM_GRAPHS");
-  return text == nullptr ? 300 : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+  return text == nullptr ? 100 : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
 }
 
 TEST(KeepLess, NeverNeedsMoreMemory) {

@@ -129,7 +129,7 @@ def test_picture_has_both_courses_twice() -> None:
 
 
 def test_both_compute_the_same_losses_without_dropout(text: Path) -> None:
-    said = run("compare.py", text.parent, "--steps=12", "--vocabulary=60", "--dropout=0", "--evaluate-every=6")
+    said = run("compare.py", text.parent, "--steps=6", "--vocabulary=60", "--dropout=0", "--evaluate-every=3")
     ours, torchs = (json.loads((text.parent / f"{n}.json").read_text()) for n in ("ORTTrainer", "torch"))
     np.testing.assert_allclose(ours["losses"], torchs["losses"], rtol=1e-4)
     np.testing.assert_allclose(np.array(ours["valid"])[:, 2], np.array(torchs["valid"])[:, 2], rtol=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from backpass import Error
+from backpass._collection import without_collection
 from backpass.dynamo.capturable import (
     NotCapturableError,
     check_aliases,
@@ -24,9 +27,14 @@ from backpass.dynamo.dump import dump_model
 from backpass.dynamo.graph import CompiledGraph, reported, transformed
 from backpass.dynamo.options import CompileOptions
 from backpass.dynamo.report import CompileRecord
-from backpass.torch import ExportedModel, Slot, export_module
+from backpass.torch import ExportedModel, InputSpec, Slot, export_graph, export_module, resolve
+from backpass.torch.capture import one_at_a_time
+from backpass.torch.exporter import differentiable
 from backpass.torch.flat import FlatModule, varying_axes
-from backpass.torch.surroundings import saving_unseen
+from backpass.torch.resolve import NotPlainError
+from backpass.torch.surroundings import nothing_for_debuggers, saving_unseen
+
+log = logging.getLogger("backpass.dynamo")
 
 
 def compile_forward(
@@ -112,6 +120,37 @@ def _check_writes(
 
 
 def _exported(
+    module: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node], example_inputs: Sequence[Any]
+) -> ExportedModel:
+    """The graph as a function of its tensors alone; positions are those among all arguments."""
+    try:
+        return _resolved(module, placeholders)
+    except NotPlainError as reason:
+        log.debug("traced by torch.export: %s", reason)
+    return _traced(module, placeholders, example_inputs)
+
+
+def _resolved(module: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node]) -> ExportedModel:
+    """Lowers what torch.compile has traced."""
+    started = time.perf_counter()
+    with one_at_a_time, without_collection(), nothing_for_debuggers():
+        graph, changed = resolve.functional(module)
+    places = {node.name: i for i, node in enumerate(placeholders)}
+    (results,) = graph.graph.output_node().args
+    graph.graph.output_node().args = ((*changed.values(), *results),)  # type: ignore[misc]
+    inputs = [InputSpec(n.name, "user", places[n.name]) for n in graph.graph.nodes if n.op == "placeholder"]
+    outputs: list[tuple[str, str | int | None]] = [("input_mutation", places[str(n.target)]) for n in changed]
+    outputs += [("user", i) for i in range(len(results))]  # type: ignore[arg-type]
+    took = time.perf_counter() - started
+    try:
+        exported = export_graph(graph, inputs, outputs, dispatcher=differentiable(), name="FlatModule")
+    except Exception as error:  # as of what torch.export has traced: AOTAutograd may still manage
+        raise NotCapturableError(f"it cannot be exported: {type(error).__name__}: {error}") from error
+    exported.seconds["resolve"] = took
+    return exported
+
+
+def _traced(
     module: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node], example_inputs: Sequence[Any]
 ) -> ExportedModel:
     """The graph as a function of its tensors alone; positions are those among all arguments."""

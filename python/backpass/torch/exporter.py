@@ -349,7 +349,7 @@ def _number(value: Any) -> Any:
 
 
 @functools.cache
-def _differentiable() -> Dispatcher:
+def differentiable() -> Dispatcher:
     """Lowerings for graphs that the engine differentiates: gradients of operators, which torch.func leaves in forward,
     are written out, for the operators that compute them have no derivatives of their own."""
     dispatcher = Dispatcher()
@@ -377,7 +377,7 @@ def export_module(
     ``dynamic_shapes``: which ones, in torch.export's form. ``draft``: it is known to decide by the contents of tensors
     what to compute. Nothing about the module changes.
     """
-    dispatcher = dispatcher or _differentiable()
+    dispatcher = dispatcher or differentiable()
     captured = capture(
         module,
         tuple(args),
