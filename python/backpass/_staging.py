@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from backpass._atomic_file import flush, naming
+
 
 class Staging:
     """Files written inside the ``with`` replace those of the same names when it ends well, and vanish when not.
 
     They lie in a folder beside their destination, so that moving them is a rename. All are on the disk before the first
-    one is moved; should a move fail, those that were moved already are taken back.
+    one is moved; should a move fail, those that were moved already are taken back. An OSError names the destination.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,7 +31,8 @@ class Staging:
 
     def make(self, name: str, writer: Callable[[Path], object]) -> None:
         """Lets ``writer`` write the file, or the file and others whose names begin with its."""
-        writer(self._place / name)
+        with naming(self._folder / name):
+            writer(self._place / name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -43,7 +46,8 @@ class Staging:
     def _commit(self) -> None:
         new = sorted(p for p in self._place.iterdir())
         for path in new:
-            _flush(path)
+            with naming(self._folder / path.name):
+                flush(path)
         old = self._place / "old"
         old.mkdir()
         moved: list[Path] = []
@@ -58,7 +62,7 @@ class Staging:
             for target in moved:
                 _take_back(target, old / target.name, self._place / target.name)
             raise
-        _flush(self._folder)
+        flush(self._folder)
 
 
 def _keep(path: Path, copy: Path) -> None:
@@ -73,11 +77,3 @@ def _take_back(target: Path, old: Path, staged: Path) -> None:
         os.replace(old, target)
     elif not staged.exists():  # it was moved, and there was none before
         target.unlink()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

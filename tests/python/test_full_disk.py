@@ -111,3 +111,58 @@ def test_old_files_stay_and_the_error_says_why(what: str, small_disk: Path) -> N
     assert run.returncode == 0, run.stderr
     assert "No space left on device" in run.stdout
     assert str(small_disk) in run.stdout, "which file could not be written is not said"
+
+
+TRAINERS = """
+import os, resource, sys, warnings
+import torch
+from torch import nn
+from backpass import IODescription, ModelDescription, ORTTrainer, artifacts, optim, save_checkpoint
+from backpass.training import ORTTrainer as ORTTrainer2, ORTTrainerOptions
+
+warnings.simplefilter("ignore")
+folder = sys.argv[1]
+path = lambda name: os.path.join(folder, name)
+module = lambda: nn.Sequential(nn.Linear(4, 1500), nn.ReLU(), nn.Linear(1500, 3))
+loss = lambda output, label: nn.functional.cross_entropy(output, label)
+inputs = [IODescription("input", ["N", 4]), IODescription("label", ["N"], torch.int64)]
+outputs = [IODescription("loss", []), IODescription("output", ["N", 3])]
+rate = IODescription("Learning_Rate", [1])
+one = ORTTrainer(module(), loss, ModelDescription(inputs, outputs), "AdamOptimizer", None, rate, "cpu")
+described = {"inputs": [("input", ["N", 4]), ("label", ["N"])], "outputs": [("loss", [], True), ("output", ["N", 3])]}
+options = ORTTrainerOptions({"device": {"id": "cpu"}})
+two = ORTTrainer2(module(), described, optim.AdamConfig(), loss, options)
+x, label = torch.ones(2, 4), torch.tensor([0, 1])
+one.train_step(x, label, torch.tensor([0.1]))
+two.train_step(x, label)
+acts = {
+    "run.ort.pt": lambda: save_checkpoint(one, folder, "run"),
+    "two.ortcp": lambda: two.save_checkpoint(path("two.ortcp")),
+    "one.onnx": lambda: one.save_as_onnx(path("one.onnx")),
+    "two.onnx": lambda: two.save_as_onnx(path("two.onnx")),
+    "training_model.onnx": lambda: artifacts.generate_artifacts(one.onnx_model_, artifact_directory=folder),
+}
+for name in acts:
+    if name != "two.ortcp":  # which must not exist
+        with open(path(name), "wb") as file:
+            file.write(b"old")
+before = sorted(os.listdir(folder))
+resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+for name, act in acts.items():
+    try:
+        act()
+    except OSError as error:
+        print(error)
+    else:
+        sys.exit(f"{name}: there was room")
+    assert name == "two.ortcp" or open(path(name), "rb").read() == b"old", name
+assert sorted(os.listdir(folder)) == before
+"""
+
+
+def test_files_of_trainers(tmp_path: Path) -> None:
+    """A limit to the size of files fails their writes as a full disk does, in the middle."""
+    run = subprocess.run([sys.executable, "-c", TRAINERS, str(tmp_path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    names = ["run.ort.pt", "two.ortcp", "one.onnx", "two.onnx", "training_model.onnx"]
+    assert run.stdout.splitlines() == [f"[Errno 27] File too large: '{tmp_path / name}'" for name in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
+from backpass._atomic_file import write_file
 from backpass._core import InvalidInput
 from backpass.gradient import grad
 
@@ -47,5 +48,4 @@ class GradientGraphBuilder:
         return self._model
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with open(path, "wb") as file:
-            file.write(self.get_model())
+        write_file(path, self.get_model())

@@ -50,13 +50,20 @@ class _OptimizerConfig:
         """What holds for one weight. Of several groups that name it the last one counts."""
         values = self.defaults
         for group in self.params:
-            named = [group["params"]] if isinstance(group["params"], str) else group["params"]
-            if weight in named:
+            if weight in _named(group):
                 values = group
         return {name: value for name, value in values.items() if name != "params"}
 
+    def named(self) -> list[str]:
+        """Weights that the groups name."""
+        return [name for group in self.params for name in _named(group)]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(params={self.params!r}, defaults={self.defaults!r})"
+
+
+def _named(group: dict[str, Any]) -> Sequence[str]:
+    return [group["params"]] if isinstance(group["params"], str) else group["params"]
 
 
 def _check_group(group: Any, defaults: dict[str, Any]) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import warnings
+import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from backpass._atomic_file import atomic_file
+from backpass._core import InvalidInput
 from backpass.trainer.flat_state import COUNT, STEP, counters_of, with_counters
 
 PREFIX = "ORT_checkpoint"
@@ -19,6 +23,9 @@ UNREADABLE = (
     "load an older checkpoint, or copy the file again"
 )
 VIEW = "_view_"
+_ZIP = b"PK\x03\x04"
+_OF_A_STATE = (AssertionError, RuntimeError, ValueError, InvalidInput)  #: what checks of a state raise
+_OF_OTHER_FORM = (AttributeError, IndexError, KeyError, TypeError)  #: what comes of entries that nobody expects
 MOMENT = re.compile("^Moment_[12]_")
 
 
@@ -51,12 +58,33 @@ def save_checkpoint(
         warnings.warn(f"{path} is there already and is overwritten", stacklevel=2)
     state = model.state_dict(include_optimizer_state)
     contents = {"model": part_of(state, *model.shard()), **(checkpoint_state_dict or {})}
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        torch.save(contents, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        writer = _Writer(file)
+        torch.save(contents, writer)
+        writer.check()
+
+
+class _Writer:
+    """Passes on what torch writes, up to the first failure, which it keeps: torch would tell of another one."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._failure: OSError | None = None
+
+    def write(self, content: bytes | memoryview) -> int:
+        try:
+            if self._failure is None:
+                self._file.write(content)
+        except OSError as failure:
+            self._failure = failure
+        return len(content)
+
+    def flush(self) -> None:
+        """That the file is whole is seen to when it is closed."""
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def load_checkpoint(
@@ -74,14 +102,30 @@ def load_checkpoint(
         warnings.warn(f"{len(paths)} files of {checkpoint_prefix!r} are joined", stacklevel=2)
     contents = [read_checkpoint(path) for path in paths]
     states = [content.pop("model") for content in contents]
-    model.load_state_dict(states[0] if len(states) == 1 else join_shards(states), strict=strict)
+    with naming_files(paths):
+        model.load_state_dict(states[0] if len(states) == 1 else join_shards(states), strict=strict)
     return dict(contents[0])
+
+
+@contextmanager
+def naming_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """What is found to be wrong with a state that was read from files is an error of the same kind that names them."""
+    try:
+        yield
+    except (AssertionError, RuntimeError, ValueError, *_OF_OTHER_FORM) as error:
+        names = ", ".join(f"'{os.fspath(path)}'" for path in paths)
+        if isinstance(error, _OF_OTHER_FORM):
+            raise ValueError(f"{names} {UNREADABLE.format(repr(error))}") from error
+        if type(error) not in _OF_A_STATE or names in str(error):
+            raise
+        raise type(error)(f"{names}: {error}") from error
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file of `save_checkpoint` holds. ValueError, with the file, for one that is damaged or something else."""
     torch = _torch()
     try:
+        _check_sums(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
@@ -94,6 +138,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"'{os.fspath(path)}': got {found}, expected 'model' with a state; save_checkpoint writes such"
         )
     return dict(content)
+
+
+def _check_sums(path: str | os.PathLike[str]) -> None:
+    """BadZipFile for values that are not those that were written. torch does not look at the sums it writes."""
+    with open(path, "rb") as file:
+        if file.read(len(_ZIP)) != _ZIP:
+            return  # of torch before 1.6, which wrote none
+        with zipfile.ZipFile(file) as entries:
+            if damaged := entries.testzip():
+                raise zipfile.BadZipFile(f"the checksum of '{damaged}' is another")
 
 
 def checkpoint_files(checkpoint_dir: str | os.PathLike[str], prefix: str) -> list[Path]:

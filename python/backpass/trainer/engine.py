@@ -169,9 +169,13 @@ class Engine(Learned):
         return Profile([step for number in numbers for step in self._trainer.take_profile(number)])
 
     def start(self) -> Any:
-        """The native trainer, made if it is the first time. RuntimeError for frozen names the model does not have."""
+        """The native trainer, made if it is the first time. RuntimeError for names in the settings that the model
+        does not have."""
         if self._trainer is None:
             state = self._source.make_state()
+            known = set(state.parameter_names)
+            if unknown := [name for name in self.settings.named if name not in known]:
+                raise RuntimeError(f"{unknown} in params of the optimizer not found in model weights.")
             trained = [name for name in state.parameter_names if state.requires_grad(name)]
             options, self._trains = trainer_options(self.settings, trained), bool(trained)
             options.session = self._source.session_options(options.session)

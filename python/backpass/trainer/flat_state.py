@@ -62,12 +62,22 @@ def _take_optimizer_entry(parts: Parts, name: str, value: Any, trained: Collecti
             return True
     if name != STEP and not (name.startswith(COUNT) and name.removeprefix(COUNT) in trained):
         return False
+    if not is_numeric(value) or np.asarray(value).size != 1:
+        raise ValueError(f"[{name}]: got a {type(value).__name__}, expected one number")
     updates = int(np.asarray(value).reshape(-1)[0]) - 1
     if parts.updates not in (None, updates):
         text = f"{name}: got update {updates + 1}, expected {(parts.updates or 0) + 1} as elsewhere in this state"
         raise ValueError(f"{text}; all weights are updated together")
     parts.updates = updates
     return True
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether it is a tensor, or what numpy makes an array, of real numbers."""
+    if hasattr(value, "detach"):  # of torch
+        return not value.is_complex()
+    dtype = np.asarray(value).dtype
+    return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
 def with_counters(state: Mapping[str, Any], counters: Mapping[str, float]) -> OrderedDict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from backpass._atomic_file import write_file
 from backpass.parallel import communicator_of
 from backpass.profile import Profile
 from backpass.trainer.arguments import Description, by_name
@@ -219,9 +220,7 @@ class ORTTrainer:
         if model is None:
             warnings.warn("save_as_onnx: there is no model before the first step; nothing is written", stacklevel=2)
             return
-        import onnx
-
-        onnx.save(model, path)
+        write_file(path, model.SerializeToString())
 
     def explain(self) -> str:
         """What was captured, what runs, and what it takes."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from backpass.trainer.engine import Engine
-from backpass.trainer.flat_state import MOMENTS, Parts, counters_of, optimizer_entries, take_apart, with_counters
+from backpass.trainer.flat_state import (
+    MOMENTS,
+    Parts,
+    counters_of,
+    is_numeric,
+    optimizer_entries,
+    take_apart,
+    with_counters,
+)
 
 
 class Session:
@@ -38,9 +47,8 @@ class Session:
         if module is not None:
             own = {**own, **{name: v for name, v in module.state_dict().items() if hasattr(v, "shape")}}
         parts = take_apart(state, own, self.moments())
-        if strict and parts.unknown:
-            raise RuntimeError(f"Checkpoint tensor: {parts.unknown[0]} is not present in the model.")
-        _check_shapes(parts, own)
+        report_unknown(parts, own, strict)
+        _check_values(parts, own)
         counters = counters_of(state)
         updates = counters.get("updates", parts.updates)
         if module is not None:
@@ -66,12 +74,31 @@ class Session:
         return self._engine.moments() or {w: dict.fromkeys(MOMENTS, values) for w, values in zeros.items()}
 
 
-def _check_shapes(parts: Parts, own: Mapping[str, Any]) -> None:
+def report_unknown(parts: Parts, own: Collection[str], strict: bool) -> None:
+    """RuntimeError, or a warning unless it is `strict`, for names that the model does not have."""
+    if not parts.unknown:
+        return
+    if strict:
+        raise RuntimeError(f"Checkpoint tensor: {parts.unknown[0]} is not present in the model.")
+    text = f"load_state_dict: names that the model does not have are passed over: {_few(parts.unknown)}"
+    if missing := [name for name in own if name not in parts.weights]:
+        text += f"; what the state does not have stays as it is: {_few(missing)}"
+    warnings.warn(text, stacklevel=4)
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _check_values(parts: Parts, own: Mapping[str, Any]) -> None:
     """Before anything changes."""
     given = dict(parts.weights)
     for weight, by_name in parts.moments.items():
         given |= {MOMENTS[name] + weight: value for name, value in by_name.items()}
     for name, value in given.items():
+        if not hasattr(value, "shape") or not is_numeric(value):
+            raise ValueError(f"[{name}]: got a {type(value).__name__}, expected a tensor or an array of numbers")
         weight = name if name in own else name.removeprefix("Moment_1_").removeprefix("Moment_2_")
         if tuple(value.shape) != tuple(own[weight].shape):
             text = f"[{name}] shape: got {list(value.shape)}, expected {list(own[weight].shape)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ class Settings:
     """Fields of ``_core.WeightSettings`` for all weights."""
     by_weight: Callable[[str], Mapping[str, Any]] | None = None
     """Called once with the name of each trained weight: fields that differ from the defaults."""
+    named: Collection[str] = ()
+    """Names that `by_weight` has something to say of: the model has weights of these."""
     accumulation_steps: int = 1
     clips_gradients: bool = False
     mixed_precision: bool = False

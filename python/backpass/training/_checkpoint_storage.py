@@ -1,16 +1,19 @@
 """Checkpoint files of ORTTrainer: nested dicts of arrays in an HDF5 file, a group per dict, a dataset per array.
 
-Names of weights may contain "/", which HDF5 keeps for itself: it is written as "%2F".
+Names of weights may contain "/", which HDF5 keeps for itself: it is written as "%2F". HDF5 lets a program put what it
+wants before its data, the user block: here that is a checksum of all that follows. Files of the original have none.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from backpass._atomic_file import atomic_file
 from backpass.trainer.checkpoint import UNREADABLE
 from backpass.training._needs_trainer import need
 from backpass.training._user_dict import from_serialized_hex, to_serialized_hex
@@ -18,6 +21,9 @@ from backpass.training._user_dict import from_serialized_hex, to_serialized_hex
 __all__ = ["from_serialized_hex", "load", "save", "to_serialized_hex"]
 
 _STORED_AS = "stored_as"  #: attribute of a dataset whose element type HDF5 does not know
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"  #: what all HDF5 begins with
+_USER_BLOCK = 512  #: bytes before it, the fewest that HDF5 allows
+_SEAL = "Backpass checkpoint: CRC-32 {:08x} of {} bytes\n"
 
 
 def save(save_obj: Mapping[str, Any], save_path: str | os.PathLike[str]) -> None:
@@ -29,40 +35,68 @@ def save(save_obj: Mapping[str, Any], save_path: str | os.PathLike[str]) -> None
     if os.path.exists(path):
         raise FileExistsError(f"'{path}' exists already; save to another path, or remove it first")
     tree = {name: _storable(name, value) for name, value in save_obj.items()}
-    unfinished = f"{path}.{os.getpid()}.unfinished"
-    try:
-        with h5py.File(unfinished, "w") as file:
-            _write(file, tree)
-        os.replace(unfinished, path)
-    finally:
-        if os.path.exists(unfinished):
-            os.remove(unfinished)
+    content = _image(tree, h5py)
+    with atomic_file(path) as file:
+        file.write(_seal(zlib.crc32(content), len(content)))
+        file.write(content)
+
+
+def _image(tree: Mapping[str, Any], h5py: Any) -> bytes:
+    """The file, in memory: HDF5 ends the process where a disk is full."""
+    with h5py.File("image", "w", driver="core", backing_store=False, userblock_size=_USER_BLOCK) as file:
+        _write(file, tree)
+        file.flush()
+        return bytes(file.id.get_file_image())  # without the user block
 
 
 def load(path: str | os.PathLike[str], key: str | None = None) -> Any:
     """What `save` wrote: arrays, numpy scalars and str. With `key`, such as "model/full_precision", only that part."""
     h5py = need("h5py", "a checkpoint file of ORTTrainer")
+    name = os.fspath(path)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"there is no checkpoint file '{os.fspath(path)}'")
-    if not h5py.is_hdf5(path):
-        raise ValueError(f"'{os.fspath(path)}' is not a checkpoint file of ORTTrainer: it is not HDF5")
+        raise FileNotFoundError(f"there is no checkpoint file '{name}'")
+    _check_seal(path)
     try:
         with h5py.File(path, "r") as file:
             return _part(file, key, h5py)
-    except KeyError as missing:
-        text = f"'{os.fspath(path)}' has no '{key}', expected a checkpoint file of ORTTrainer"
-        raise ValueError(text) from missing
-    except (OSError, RuntimeError) as error:  # of the HDF5 library
-        raise ValueError(f"'{os.fspath(path)}' {UNREADABLE.format(error)}") from error
+    except _MissingPartError:
+        raise ValueError(f"'{name}' has no '{key}', expected a checkpoint file of ORTTrainer") from None
+    except Exception as error:  # of a damaged file: h5py has no common class
+        raise ValueError(f"'{name}' {UNREADABLE.format(error)}") from error
+
+
+def _check_seal(path: str | os.PathLike[str]) -> None:
+    """ValueError for a file that is no longer what was written, or no HDF5; before HDF5 itself, which may crash, reads
+    it. The original's files have nothing to compare with."""
+    name = os.fspath(path)
+    with open(path, "rb") as file:
+        start, signature = file.read(_USER_BLOCK), file.read(len(_SIGNATURE))
+        if start.startswith(_SIGNATURE):
+            return
+        if not start.startswith(_SEAL[:8].encode()) and signature != _SIGNATURE:
+            raise ValueError(f"'{name}' is not a checkpoint file of ORTTrainer: it is not HDF5")
+        length, found = len(signature), zlib.crc32(signature)
+        while piece := file.read(1 << 22):
+            length, found = length + len(piece), zlib.crc32(piece, found)
+    if start != _seal(found, length):
+        raise ValueError(f"'{name}' {UNREADABLE.format('its checksum is not that of its content')}")
+
+
+def _seal(checksum: int, length: int) -> bytes:
+    """The user block."""
+    return _SEAL.format(checksum, length).encode().ljust(_USER_BLOCK, b"\0")
+
+
+class _MissingPartError(Exception):
+    """The file is whole, and has no such entry."""
 
 
 def _part(file: Any, key: str | None, h5py: Any) -> Any:
-    """KeyError for one that is not there."""
     if not key:
         return _read(file, h5py)
     inside = "/".join(_escaped(part) for part in key.strip("/").split("/"))
     if inside not in file:
-        raise KeyError(key)
+        raise _MissingPartError
     return _read(file[inside], h5py)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backpass.trainer.flat_state import take_apart
-from backpass.trainer.session import Session
+from backpass.trainer.session import Session, report_unknown
 from backpass.training._state import as_array, engine_moments, optimizer_state
 
 
@@ -53,8 +53,7 @@ class TrainingSession(Session):
         engine = self._engine
         own = {**engine.weights(), **engine.buffers()}
         parts = take_apart(state, own, engine.trained)
-        if strict and parts.unknown:
-            raise RuntimeError(f"Checkpoint tensor: {parts.unknown[0]} is not present in the model.")
+        report_unknown(parts, own, strict)
         kept = {w: {name: as_array(value) for name, value in by.items()} for w, by in parts.moments.items()}
         engine.load(parts.weights, kept, {} if parts.updates is None else {"updates": parts.updates})
         engine.drop_gradients()

@@ -27,6 +27,7 @@ def engine_settings(config: _OptimizerConfig, options: ORTTrainerOptions) -> Set
         algorithm,
         _weight_settings("defaults", config.defaults),
         lambda weight: _weight_settings(weight, config.values_of(weight)),
+        config.named(),
         accumulation_steps=options.batch.gradient_accumulation_steps,
         clips_gradients=(options.utils.grad_norm_clip and algorithm != "sgd") or adasum,  # as the original does
         mixed_precision=enabled,

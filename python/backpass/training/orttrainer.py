@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backpass._atomic_file import write_file
 from backpass.optim._require import require
 from backpass.optim.config import _OptimizerConfig
 from backpass.profile import Profile
+from backpass.trainer.checkpoint import naming_files
 from backpass.trainer.engine import Engine
 from backpass.training import _checkpoint_storage, checkpoint
 from backpass.training._argument_checks import check_arguments, is_module
@@ -273,17 +275,20 @@ class ORTTrainer:
 
         ``allow_pickle``: for files of the original, which pickles the user_dict; only from where you trust.
         """
+        with naming_files(paths):
+            state = self._read_checkpoint(paths)
+            user_dict = None
+            if "user_dict" in state:
+                user_dict = _checkpoint_storage.from_serialized_hex(state["user_dict"], allow_pickle)
+            self.load_state_dict(state, strict=strict)
+        return user_dict
+
+    def _read_checkpoint(self, paths: Sequence[str]) -> dict[str, Any]:
         saved = checkpoint.options_of(paths[0])
         if saved["zero_stage"] > 0 or saved["horizontal_parallel_size"] > 1:
-            state = checkpoint.aggregate_checkpoints(paths, pytorch_format=False)
-        else:
-            require(len(paths) == 1, f"load_checkpoint: got {len(paths)} files, expected one: the first is not sharded")
-            state = _checkpoint_storage.load(paths[0])
-        user_dict = None
-        if "user_dict" in state:
-            user_dict = _checkpoint_storage.from_serialized_hex(state["user_dict"], allow_pickle)
-        self.load_state_dict(state, strict=strict)
-        return user_dict
+            return checkpoint.aggregate_checkpoints(paths, pytorch_format=False)
+        require(len(paths) == 1, f"load_checkpoint: got {len(paths)} files, expected one: the first is not sharded")
+        return dict(_checkpoint_storage.load(paths[0]))
 
     def save_as_onnx(self, path: str) -> None:
         """Writes forward pass and loss with the present weights, from the first step on; nothing before."""
@@ -294,10 +299,8 @@ class ORTTrainer:
         elif not name or (folder and not os.path.isdir(folder)):
             warnings.warn(f"save_as_onnx: got {path!r}, expected a name in a folder that exists", stacklevel=2)
         else:
-            import onnx
-
             self._onnx_snapshot = self._engine.onnx_model()
-            onnx.save(self._onnx_snapshot, path)
+            write_file(path, self._onnx_snapshot.SerializeToString())
 
     # ---- what there is
     @property

@@ -212,11 +212,30 @@ def test_an_accumulation_that_is_not_finished_begins_anew() -> None:
 # ---- what does not fit
 def test_strict_names_what_the_model_does_not_have() -> None:
     trainer, state = trainer_of(perceptron()), trained("LambOptimizer").state_dict()
-    trainer.load_state_dict(state)
+    with pytest.warns(UserWarning, match="'Moment_1_fc1.bias', .* and 3 more$"):
+        trainer.load_state_dict(state)
     with pytest.raises(RuntimeError, match=r"Checkpoint tensor: Moment_1_fc1\.\w+ is not present in the model\."):
         trainer.load_state_dict(state, strict=True)
     with pytest.raises(RuntimeError, match=r"Checkpoint tensor: fc3\.bias is not present in the model\."):
         trainer.load_state_dict({"fc3.bias": torch.zeros(1)}, strict=True)
+
+
+def test_misspelt_names_are_told() -> None:
+    trainer, state = trained(), trained(steps=5).state_dict()
+    state["fc1.wieght"] = state.pop("fc1.weight")
+    told = "does not have are passed over: 'fc1.wieght'; what the state does not have stays as it is: 'fc1.weight'$"
+    with pytest.warns(UserWarning, match=told):
+        trainer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["fc1.weight", "Moment_1_fc1.weight", "Update_Count_fc1.weight"])
+def test_text_is_no_weight(name: str) -> None:
+    trainer, state = trained(), trained(steps=5).state_dict()
+    before = trainer.state_dict()
+    for value in ("text", None, ["text"]):
+        with pytest.raises(ValueError, match=rf"^\[{name}\]: got a {type(value).__name__}, expected"):
+            trainer.load_state_dict({**state, name: value})
+    assert same(trainer.state_dict(), before)
 
 
 @pytest.mark.parametrize("name", ["fc2.weight", "Moment_2_fc2.weight"])
@@ -263,14 +282,38 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     save_checkpoint(trainer, tmp_path)
     before = (tmp_path / "ORT_checkpoint.ort.pt").read_bytes()
 
-    def fail(_: Any, path: Path) -> None:
-        path.write_bytes(b"half")
+    def fail(_: Any, file: Any) -> None:
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.warns(UserWarning, match="already"), pytest.raises(OSError, match="disk full"):
         save_checkpoint(trainer, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
+def test_one_wrong_bit_is_found(tmp_path: Path) -> None:
+    trainer = trained()
+    save_checkpoint(trainer, tmp_path)
+    path, state = tmp_path / "ORT_checkpoint.ort.pt", trainer.state_dict()
+    content = path.read_bytes()
+    weight = content.index(state["fc1.weight"].numpy().tobytes())
+    for place in (*range(weight, weight + 8), *range(0, len(content), 97)):
+        damaged = bytearray(content)
+        damaged[place] ^= 8
+        path.write_bytes(damaged)
+        try:
+            load_checkpoint(trainer, tmp_path)
+            is_found = False
+        except ValueError as error:
+            is_found = str(path) in str(error)
+        assert is_found or (same(trainer.state_dict(), state) and not weight <= place < weight + 8)
+
+
+def test_a_file_of_another_model_is_named(tmp_path: Path) -> None:
+    torch.save({"model": {"fc1.weight": torch.ones(2)}}, tmp_path / "ORT_checkpoint.ort.pt")
+    with pytest.raises(ValueError, match=r"ORT_checkpoint.ort.pt': \[fc1.weight\] shape: got \[2\]"):
+        load_checkpoint(trained(), tmp_path)
 
 
 @pytest.mark.parametrize("kind", [AssertionError, FileNotFoundError])

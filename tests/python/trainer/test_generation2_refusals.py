@@ -217,6 +217,28 @@ def test_flat_files_that_are_damaged(tmp_path):
         read_checkpoint(tmp_path / "none")
 
 
+def test_a_file_that_does_not_fit_is_named(tmp_path, trainer, state):
+    state["model"]["full_precision"]["linear.wieght"] = state["model"]["full_precision"].pop("linear.weight")
+    _checkpoint_storage.save(state, tmp_path / "c.ortcp")
+    with pytest.raises(RuntimeError, match=r"c.ortcp': Missing keys: linear.weight in state_dict\[model\]"):
+        trainer.load_checkpoint(str(tmp_path / "c.ortcp"))
+    _checkpoint_storage.save(
+        {**state, "trainer_options": {**state["trainer_options"], "zero_stage": "x"}}, tmp_path / "d"
+    )
+    with pytest.raises(ValueError, match="d' is no checkpoint that can be read"):
+        trainer.load_checkpoint(str(tmp_path / "d"))
+
+
+# ---- configurations
+@pytest.mark.parametrize("names", ["linear.wieght", ["linear.bias", "linear.wieght"]])
+def test_groups_of_weights_that_the_model_does_not_have(names):
+    trainer = made(optim.AdamConfig(params=[{"params": names, "alpha": 0.5}]))
+    with pytest.raises(
+        RuntimeError, match=r"^\['linear.wieght'\] in params of the optimizer not found in model weights"
+    ):
+        trainer.train_step(*linear_data())
+
+
 # ---- descriptions
 class Masked(nn.Module):
     def __init__(self):

@@ -93,6 +93,45 @@ def test_files_that_are_there_and_files_that_are_not(tmp_path):
         storage.load(tmp_path / "text")
 
 
+def test_every_wrong_bit_is_found(tmp_path):
+    storage.save(TREE, tmp_path / "c")
+    content = (tmp_path / "c").read_bytes()
+    for place in range(0, len(content), 61):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "damaged").write_bytes(damaged)
+        with pytest.raises(ValueError, match="damaged' is no checkpoint that can be read"):
+            storage.load(tmp_path / "damaged", "int")
+
+
+def test_folders_that_are_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"its folder does not exist; make it first: .*/none/c'"):
+        storage.save({"x": 1}, tmp_path / "none" / "c")
+
+
+def test_others_read_what_was_saved(tmp_path):
+    """As the original does: by h5py alone, which passes over the checksum."""
+    storage.save(TREE, tmp_path / "c")
+    with h5py.File(tmp_path / "c", "r") as file:
+        assert file["inside/text"][()] == b"some text"
+        assert np.array_equal(file["cube"], TREE["cube"])
+
+
+def test_damaged_files_of_the_original_are_named(tmp_path):
+    """They have no checksum: what HDF5 and h5py find is told in one way."""
+    with h5py.File(tmp_path / "c", "w") as file:
+        storage._write(file, {"inside": {"array": np.arange(100)}})
+    content, told = (tmp_path / "c").read_bytes(), []
+    for place in range(0, len(content), 11):
+        (tmp_path / "damaged").write_bytes(content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :])
+        try:
+            storage.load(tmp_path / "damaged")
+        except ValueError as error:
+            told.append(str(error))
+    assert len(told) > 5
+    assert all(f"{tmp_path / 'damaged'}' is no" in text for text in told)
+
+
 def test_files_of_the_original(tmp_path):
     """Written as its code does: a group per dict, a dataset per value, text as HDF5's own."""
     with h5py.File(tmp_path / "c", "w-") as file:

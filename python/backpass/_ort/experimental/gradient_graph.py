@@ -11,6 +11,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
+from backpass._atomic_file import write_file
 from backpass.gradient import grad
 from backpass.torch.exporter import export_module
 from backpass.torch.flat import FlatModule, varying_axes
@@ -53,7 +54,7 @@ def export_gradient_graph(
     wanted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = grad(exported.proto, wanted, ["loss"])
     found.graph.output.insert(0, output)
-    onnx.save(found, os.fspath(gradient_graph_path))
+    write_file(gradient_graph_path, found.SerializeToString())
 
 
 @contextlib.contextmanager
