@@ -118,7 +118,8 @@ double direct_cost(const ConvGeometry& g) {
 
 double transformed_cost(const ConvGeometry& g, std::int64_t out) {
   const auto c = static_cast<double>(g.in_channels), k = static_cast<double>(g.out_channels);
-  const auto tiles = static_cast<double>(g.batch * ((g.out[0] + out - 1) / out) * ((g.out[1] + out - 1) / out));
+  const std::int64_t tiles_of_image = ((g.out[0] + out - 1) / out) * ((g.out[1] + out - 1) / out);
+  const auto tiles = static_cast<double>(g.batch * tiles_of_image);
   const auto positions = static_cast<double>((out + 2) * (out + 2));
   return positions * (tiles * (1 + 12 / c + 12 / k) + arrival(positions * c * k));
 }
