@@ -101,7 +101,7 @@ getting-started: build build/getting_started/usr ## train PyTorch's tutorial mod
 test: build ## C++ and Python tests, everyday suite
 	@$(call apt_install,openmpi-bin valgrind)
 	@$(call ctest,$(BUILD))
-	$(PY) -m pytest -q -n $(JOBS) --dist worksteal
+	$(PY) -m pytest -q -n $(JOBS)
 
 test-slow: build $(ORIGINAL)/.torch-2.4.1 ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
 	@command -v node >/dev/null || { $(call apt_install,nodejs); }

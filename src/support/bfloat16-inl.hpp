@@ -45,7 +45,7 @@ HWY_INLINE void narrow_bfloat16(const float* HWY_RESTRICT x, std::uint16_t* HWY_
     const auto half = hn::Add(hn::Set(bits, 0x7fffU), hn::And(upper, hn::Set(bits, 1U)));
     const auto rounded = hn::ShiftRight<16>(hn::Add(u, half));
     const auto quiet = hn::Or(upper, hn::Set(bits, 0x40U));
-    const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::Ne(v, v)), quiet, rounded);
+    const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(v)), quiet, rounded);
     hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(numbers, result)), narrow, y + i);
   }
   for (; i < n; ++i) y[i] = BFloat16::from_float(x[i]);

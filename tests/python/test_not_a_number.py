@@ -96,7 +96,7 @@ def run_on(x: np.ndarray, op: str, inputs: list[str], behind: bool, **attrs: obj
         nodes,
         "g",
         [helper.make_tensor_value_info("x", kind, ["rows", WIDTH])],
-        [helper.make_tensor_value_info("y", kind, None)],
+        [helper.make_tensor_value_info("y", attrs.get("to", kind), None)],
         [numpy_helper.from_array(v, k) for k, v in ones.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
@@ -137,3 +137,11 @@ def test_reductions_keep_every_kind_of_nan(op: str, dtype: str, axes: str) -> No
     x = with_one_nan_per_row(dtype)
     for begin in range(0, len(x), WIDTH):
         assert np.isnan(run_on(x[begin : begin + WIDTH], op, [axes], False, keepdims=0)).all()
+
+
+def test_narrowing_keeps_every_kind_of_nan() -> None:
+    """Also those whose upper half, rounded up, would be a number: what comparisons leave has all bits set."""
+    kinds = np.array([0x7FC00000, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFC00000, 0x7F810000, 0x7F800001], np.uint32)
+    x = np.tile(kinds, WIDTH).view(np.float32)
+    for to in (TensorProto.BFLOAT16, TensorProto.FLOAT16):
+        assert np.isnan(run_on(x[:, None].repeat(WIDTH, 1), "Cast", [], False, to=to).astype(np.float32)).all()

@@ -161,6 +161,10 @@ def die_in_training(comm: Any, folder: Path) -> None:
 def main(backend: str, size: str, task: str, folder: str, *arguments: str) -> None:
     comm = communicator_of(backend, int(size), Path(folder))
     globals()[task](comm, Path(folder), *arguments)
+    if backend == "gloo":  # or its threads may still run when the process ends, which aborts it
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
