@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -49,9 +50,13 @@ def description(features: int = FEATURES, classes: int = CLASSES, batch: int | s
     )
 
 
+_SEEDING = threading.Lock()  # torch's generator is one for all threads, and ranks may be threads
+
+
 def perceptron(seed: int = 1) -> Perceptron:
-    torch.manual_seed(seed)
-    return Perceptron()
+    with _SEEDING:
+        torch.manual_seed(seed)
+        return Perceptron()
 
 
 def trainer_of(module: nn.Module, optimizer: str = "SGDOptimizer", **options: Any) -> ORTTrainer:
