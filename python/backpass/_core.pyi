@@ -1392,6 +1392,21 @@ def import_parameters(state: CheckpointState, path: str | os.PathLike) -> None:
     copies a safetensors file into the parameters: all of them or, when anything does not fit, none
     """
 
+class AtomicFile:
+    """
+    A file beside its destination, whose place it takes with publish(), and not without.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None: ...
+
+    def write(self, content: object) -> None: ...
+
+    def publish(self) -> None:
+        """On the disk, whole, under its own name."""
+
+    def close(self) -> None:
+        """Removes what was not published."""
+
 def adam_tensors(parameters: list[Any], states: dict[Any, Any], start: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """
     Those parameters that have a gradient, the gradients, and the moments of `states` in two lists; start(parameter) makes what a parameter's state holds where there is none.

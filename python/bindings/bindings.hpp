@@ -46,6 +46,7 @@ void bind_passes(nanobind::module_& m);
 void bind_callbacks(nanobind::module_& m);
 void bind_custom(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
+void bind_files(nanobind::module_& m);
 void bind_parallel(nanobind::module_& m);
 void bind_optimizer(nanobind::module_& m);
 void bind_noted(nanobind::module_& m);

@@ -58,6 +58,7 @@ NB_MODULE(_core, m) {
   bind_callbacks(m);
   bind_custom(m);
   bind_checkpoint(m);
+  bind_files(m);
   bind_optimizer(m);
   bind_noted(m);
 }

@@ -57,7 +57,9 @@ void remove_leftovers(const std::filesystem::path& destination) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path destination) : destination_(std::move(destination)) {
-  if (std::filesystem::is_directory(destination_)) fail("[file '", destination_.string(), "'] is a folder");
+  if (std::filesystem::is_directory(destination_)) {
+    throw FileError(concat("[file '", destination_.string(), "'] is a folder"), EISDIR);
+  }
   remove_leftovers(destination_);
   do {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -116,7 +118,8 @@ void AtomicFile::keep_permissions() const {
 }
 
 void AtomicFile::fail_with_errno(std::string_view what) const {
-  fail("[file '", destination_.string(), "'] ", what, ": ", std::strerror(errno));
+  const int code = errno;
+  throw FileError(concat("[file '", destination_.string(), "'] ", what, ": ", std::strerror(code)), code);
 }
 
 }  // namespace backpass::onnx_io

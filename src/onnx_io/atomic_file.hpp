@@ -5,8 +5,18 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "backpass/error.hpp"
 
 namespace backpass::onnx_io {
+
+/// What the system refused, with its number for it.
+class FileError : public InvalidInput {
+ public:
+  FileError(std::string message, int number) : InvalidInput(std::move(message)), code(number) {}
+  int code;  ///< of errno
+};
 
 /// Written under a temporary name in the destination's folder:
 ///
@@ -16,7 +26,7 @@ namespace backpass::onnx_io {
 ///     file.publish();   // under its own name; what had that name is gone, but stays readable for whoever has it open
 ///
 /// Without publish() the temporary file is removed; that of a process that was killed, by the next AtomicFile of the
-/// same destination. What cannot be done throws InvalidInput naming the file and the reason.
+/// same destination. What cannot be done throws FileError naming the file and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path destination);

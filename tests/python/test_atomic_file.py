@@ -67,3 +67,14 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path, monkeypatch: pytest
         other.write(b"other")
     assert Path("a").read_bytes() == b"one", "the last one to finish"
     assert os.listdir() == ["a"]
+
+
+def test_a_file_is_written_to_while_it_is_open(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "a") as file:
+        file.write(memoryview(b"whole"))
+        with pytest.raises((TypeError, BufferError)):
+            file.write("text")
+    for late in (lambda: file.write(b"more"), file.publish):
+        with pytest.raises(ValueError, match="the file is closed"):
+            late()
+    assert (tmp_path / "a").read_bytes() == b"whole"

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from backpass._atomic_file import atomic_file
-from backpass._core import InvalidInput
+from backpass._core import AtomicFile, InvalidInput
 from backpass.trainer.flat_state import COUNT, STEP, counters_of, with_counters
 
 PREFIX = "ORT_checkpoint"
@@ -67,7 +67,7 @@ def save_checkpoint(
 class _Writer:
     """Passes on what torch writes, up to the first failure, which it keeps: torch would tell of another one."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: AtomicFile) -> None:
         self._file = file
         self._failure: OSError | None = None
 
