@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/transpose_blocks-inl.hpp"
 #include "kernels/transpose_tile.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -115,19 +116,9 @@ template <class D, class T>
 HWY_INLINE void turn_block(D d, const T* HWY_RESTRICT b, std::int64_t ldb, T* HWY_RESTRICT out, std::int64_t step) {
   constexpr std::int64_t n = 16 / sizeof(T);
   hn::Vec<D> rows[n];  // NOLINT: std::array would be spilled
-  hn::Vec<D> next[n];  // NOLINT
 #pragma GCC unroll 4
   for (std::int64_t i = 0; i < n; ++i) rows[i] = load_blocks(d, b + i * ldb, n * ldb);
-#pragma GCC unroll 2
-  for (std::int64_t stage = 1; stage < n; stage *= 2) {
-#pragma GCC unroll 2
-    for (std::int64_t i = 0; i < n / 2; ++i) {
-      next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + n / 2]);
-      next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + n / 2]);
-    }
-#pragma GCC unroll 4
-    for (std::int64_t i = 0; i < n; ++i) rows[i] = next[i];
-  }
+  transpose_in_blocks(d, rows);
 #pragma GCC unroll 4
   for (std::int64_t i = 0; i < n; ++i) hn::StoreU(rows[i], d, out + i * step);
 }

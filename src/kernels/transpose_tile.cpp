@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "kernels/transpose_tile.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/transpose_blocks-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass::kernels::HWY_NAMESPACE {
@@ -55,23 +56,6 @@ using Wide = hn::CappedTag<T, sizeof(T) < 4 ? kBlock<T> : 64 / sizeof(T)>;
 template <class T>
 constexpr std::int64_t kLine = 64 / sizeof(T);
 
-/// Interleaving row i with row i + n/2, log2(n) times over, transposes n rows of n elements, in every block.
-template <class D, class V>
-HWY_INLINE void transpose_in_blocks(D d, V* HWY_RESTRICT rows) {
-  constexpr std::int64_t n = kBlock<hn::TFromD<D> >;
-  V next[n];  // NOLINT: std::array would be spilled
-#pragma GCC unroll 4
-  for (std::int64_t stage = 1; stage < n; stage *= 2) {
-#pragma GCC unroll 8
-    for (std::int64_t i = 0; i < n / 2; ++i) {
-      next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + n / 2]);
-      next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + n / 2]);
-    }
-#pragma GCC unroll 16
-    for (std::int64_t i = 0; i < n; ++i) rows[i] = next[i];
-  }
-}
-
 /// Vectors of 1, 2 or 4 blocks, and as many of them: rows become columns, a block being an element.
 template <int Blocks, class D, class V>
 HWY_INLINE void transpose_blocks(D d, V* HWY_RESTRICT v) {
@@ -101,7 +85,7 @@ HWY_INLINE void transpose_vectors(D d, Tile<T> t) {
   for (std::int64_t g = 0; g < blocks; ++g) {
 #pragma GCC unroll 16
     for (std::int64_t i = 0; i < n; ++i) rows[g][i] = hn::LoadU(d, t.from + (g * n + i) * t.from_step);
-    transpose_in_blocks(d, rows[g]);
+    backpass::HWY_NAMESPACE::transpose_in_blocks(d, rows[g]);
   }
 #pragma GCC unroll 16
   for (std::int64_t i = 0; i < n; ++i) {

@@ -3,9 +3,8 @@
 //   inputs       X [N, C/b, H, W, b], or [N, C, H, W] with C < b; W [M, C/group, kh, kw], M a multiple of b; bias [M];
 //                residual like the output. With one group, C may leave a rest of the last block: it is not read.
 //   output       activation(X * W + bias + residual), [N, M/b, H', W', b]
-//   attributes   those of Conv, block, those of ops/activations/fused_activation.hpp, and winograd: 1 where that method
-//   may
-//                be used
+//   attributes   those of Conv, block, those of ops/activations/fused_activation.hpp, and winograd: 1 where that
+//                method may be used
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -17,31 +17,9 @@ namespace {
 using namespace backpass::winograd;  // NOLINT
 using D = WinogradVectors;
 
-std::int64_t lane_count() { return static_cast<std::int64_t>(hn::Lanes(D())); }
-
 /// The plane of a vector of channels in one image.
 std::int64_t plane_at(const Images& im, std::int64_t image, std::int64_t channel) {
   return (image * im.channels + channel) * im.height * im.width;
-}
-
-/// kTile x kTile vectors from (top, left) on; zeros outside of the image.
-template <int kTile>
-HWY_INLINE void load_square(const Images& im, const float* plane, std::int64_t top, std::int64_t left, V* square) {
-  const std::int64_t lanes = lane_count();
-  if (top >= 0 && top + kTile <= im.height && left >= 0 && left + kTile <= im.width) {
-    const float* corner = plane + (top * im.width + left) * lanes;
-#pragma GCC unroll 36
-    for (int k = 0; k < kTile * kTile; ++k) {
-      square[k] = hn::LoadU(D(), corner + (k / kTile * im.width + k % kTile) * lanes);
-    }
-    return;
-  }
-#pragma GCC unroll 36
-  for (int k = 0; k < kTile * kTile; ++k) {
-    const std::int64_t row = top + k / kTile, column = left + k % kTile;
-    const bool is_inside = row >= 0 && row < im.height && column >= 0 && column < im.width;
-    square[k] = is_inside ? hn::LoadU(D(), plane + (row * im.width + column) * lanes) : hn::Zero(D());
-  }
 }
 
 template <class Kind>
@@ -50,11 +28,11 @@ void transform_rows(const Images& im, const float* x, std::int64_t first, std::i
   constexpr int kOut = Kind::kOut, kTile = Kind::kTile;
   float* tile = to.data + channel;
   for (std::int64_t r = first; r < last; ++r) {
-    const float* plane = x + plane_at(im, r / im.tile_rows, channel);
+    const Pixels pixels{x + plane_at(im, r / im.tile_rows, channel), 0, im.height, im.width};
     const std::int64_t top = r % im.tile_rows * kOut - im.pad_top;
     for (std::int64_t c = 0; c < im.tile_columns; ++c, tile += to.row) {
       V square[kTile * kTile], result[kTile * kTile];  // NOLINT
-      load_square<kTile>(im, plane, top, c * kOut - im.pad_left, square);
+      load_square<kTile>(pixels, top, c * kOut - im.pad_left, square);
       both_axes<kTile, kTile>([](const V* d, V* v) HWY_ATTR { Kind::from_image(d, v); }, square, result);
 #pragma GCC unroll 36
       for (int k = 0; k < kTile * kTile; ++k) hn::StoreU(result[k], D(), tile + k * to.plane);

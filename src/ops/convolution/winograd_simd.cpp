@@ -20,8 +20,6 @@ namespace {
 using namespace backpass::winograd;  // NOLINT
 using D = WinogradVectors;
 
-std::int64_t lane_count() { return static_cast<std::int64_t>(hn::Lanes(D())); }
-
 /// A row of tiles, turned so that neighbouring channels are neighbours in memory.
 struct Strip {
   const Images& images;
@@ -73,36 +71,7 @@ struct Strip {
       kernels::transpose(data + i * stride * lanes, lanes, to + i * images.width, channel_step, valid, images.width);
     }
   }
-  const float* element(std::int64_t row, std::int64_t column) const {
-    return data + (row * images.width + column) * lane_count();
-  }
 };
-
-/// kEdge x kEdge vectors from (top, left) of rows [begin, end) that the strip holds; zeros outside of the image.
-template <int kEdge>
-HWY_INLINE void load_square(const Strip& strip, std::int64_t begin, std::int64_t end, std::int64_t top,
-                            std::int64_t left, V* square) {
-  const std::int64_t width = strip.images.width;
-  if (top >= begin && top + kEdge <= end && left >= 0 && left + kEdge <= width) {
-#pragma GCC unroll 36
-    for (int i = 0; i < kEdge; ++i) {
-      const float* row = strip.element(top - begin + i, left);
-#pragma GCC unroll 36
-      for (int j = 0; j < kEdge; ++j) square[i * kEdge + j] = hn::Load(D(), row + j * lane_count());
-    }
-    return;
-  }
-#pragma GCC unroll 36
-  for (int i = 0; i < kEdge; ++i) {
-    const std::int64_t row = top + i;
-#pragma GCC unroll 36
-    for (int j = 0; j < kEdge; ++j) {
-      const std::int64_t column = left + j;
-      const bool is_inside = row >= begin && row < end && column >= 0 && column < width;
-      square[i * kEdge + j] = is_inside ? hn::Load(D(), strip.element(row - begin, column)) : hn::Zero(D());
-    }
-  }
-}
 
 /// Tiles of whole rows of them: squares of kEdge, kOut apart, transformed along both axes.
 template <int kOut, int kEdge, int kTile, class F>
@@ -116,9 +85,10 @@ void transform_rows(const Images& im, const void* x, std::int64_t first, std::in
     const std::int64_t begin = std::clamp<std::int64_t>(top, 0, im.height);
     const std::int64_t end = std::clamp<std::int64_t>(top + kEdge, 0, im.height);
     strip.read(x, image, begin, end);
+    const Pixels pixels{strip.data, begin, end, im.width};
     for (std::int64_t c = 0; c < im.tile_columns; ++c, tile += to.row) {
       V square[kEdge * kEdge], result[kTile * kTile];  // NOLINT
-      load_square<kEdge>(strip, begin, end, top, c * kOut - im.pad_left, square);
+      load_square<kEdge>(pixels, top, c * kOut - im.pad_left, square);
       both_axes<kEdge, kTile>(along, square, result);
 #pragma GCC unroll 36
       for (int k = 0; k < kTile * kTile; ++k) hn::StoreU(result[k], D(), tile + k * to.plane);

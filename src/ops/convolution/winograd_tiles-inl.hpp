@@ -12,6 +12,8 @@
 #define BACKPASS_WINOGRAD_TILES_INL
 #endif
 
+#include <cstdint>
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,6 +22,39 @@ namespace backpass::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using WinogradVectors = hn::ScalableTag<float>;
 using V = hn::Vec<WinogradVectors>;
+
+inline std::int64_t lane_count() { return static_cast<std::int64_t>(hn::Lanes(WinogradVectors())); }
+
+/// Rows [begin, end) of an image of vectors, each the channels of a pixel.
+struct Pixels {
+  const float* data;  ///< of row `begin`
+  std::int64_t begin, end, width;
+
+  const float* at(std::int64_t row, std::int64_t column) const {
+    return data + ((row - begin) * width + column) * lane_count();
+  }
+};
+
+/// kEdge x kEdge vectors from (top, left) on; zeros where there are no pixels.
+template <int kEdge>
+HWY_INLINE void load_square(const Pixels& pixels, std::int64_t top, std::int64_t left, V* square) {
+  const WinogradVectors d;
+  if (top >= pixels.begin && top + kEdge <= pixels.end && left >= 0 && left + kEdge <= pixels.width) {
+#pragma GCC unroll 36
+    for (int i = 0; i < kEdge; ++i) {
+      const float* row = pixels.at(top + i, left);
+#pragma GCC unroll 36
+      for (int j = 0; j < kEdge; ++j) square[i * kEdge + j] = hn::LoadU(d, row + j * lane_count());
+    }
+    return;
+  }
+#pragma GCC unroll 36
+  for (int k = 0; k < kEdge * kEdge; ++k) {
+    const std::int64_t row = top + k / kEdge, column = left + k % kEdge;
+    const bool is_inside = row >= pixels.begin && row < pixels.end && column >= 0 && column < pixels.width;
+    square[k] = is_inside ? hn::LoadU(d, pixels.at(row, column)) : hn::Zero(d);
+  }
+}
 
 HWY_INLINE V times(float factor, V v) { return hn::Mul(hn::Set(WinogradVectors(), factor), v); }
 /// a + factor * b
