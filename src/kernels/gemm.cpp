@@ -3,6 +3,7 @@
 #include <dnnl.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "kernels/gemm_blocks.hpp"
 #include "kernels/gemm_few_rows.hpp"
@@ -24,16 +25,34 @@ struct Panels {
   const T* at(std::int64_t p, std::int64_t j, std::int64_t depth) const { return data + p * padded_n + j * depth; }
 };
 
+/// Rows of A that are read next.
+template <class T>
+struct RowsAhead {
+  const T* data = nullptr;
+  std::int64_t elements = 0;
+};
+
+/// Those of the next piece, from row `first` of `rows` on. Other threads may be given it, where there are any; rows of
+/// a part of a wide matrix do not lie together.
+template <class T>
+RowsAhead<T> rows_ahead(const Operand<T>& a, std::int64_t k, std::int64_t first, std::int64_t rows,
+                        std::int64_t piece) {
+  if (a.transposed || first >= rows || threads_here() > 1 || 4 * a.ld > 5 * k) return {};
+  return {a.data + first * a.ld, std::min(piece, rows - first) * a.ld};
+}
+
 /// One piece of C over all of k.
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
-                    std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
+                    std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue,
+                    const RowsAhead<T>& ahead) {
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
     const std::int64_t depth = std::min(b.stretch, b.k - p);
-    multiply_stretch(left_block(a, i0, rows, p, depth, cols), rows, depth, b.at(p, j0, depth), cols, to, ldc,
-                     block_end(p, depth, b.k, j0, alpha, beta, epilogue));
+    BlockEnd<T> end = block_end(p, depth, b.k, j0, alpha, beta, epilogue);
+    if (p + depth == b.k) std::tie(end.next, end.next_elements) = std::tie(ahead.data, ahead.elements);
+    multiply_stretch(left_block(a, i0, rows, p, depth, cols), rows, depth, b.at(p, j0, depth), cols, to, ldc, end);
     p += depth;
   } while (p < b.k);
   activate(epilogue, to, ldc, rows, cols);
@@ -41,7 +60,7 @@ void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, st
 
 template <class T>
 void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, std::int64_t n, T alpha, T beta, T* c,
-                     std::int64_t ldc, const Epilogue<T>& epilogue) {
+                     std::int64_t ldc, const Epilogue<T>& epilogue, std::int64_t rows_behind = 0) {
   if (m == 0 || n == 0) return;
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const Pieces pieces = pieces_of(m, n, b.k, kernels.rows, kernels.panel);
@@ -50,7 +69,10 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
       const std::int64_t i0 = piece / pieces.col_count * pieces.rows;
       const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
       const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
-      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue);
+      const bool is_last = (piece + 1) % pieces.col_count == 0;
+      const RowsAhead<T> ahead =
+          is_last ? rows_ahead(a, b.k, i0 + pieces.rows, m + rows_behind, pieces.rows) : RowsAhead<T>{};
+      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue, ahead);
     }
   });
 }
@@ -210,9 +232,9 @@ std::int64_t PackedMatrix<T>::elements(std::int64_t k, std::int64_t n) {
 
 template <class T>
 void PackedMatrix<T>::multiply(bool trans_a, std::int64_t m, T alpha, const T* a, std::int64_t lda, T beta, T* c,
-                               std::int64_t ldc, const Epilogue<T>& epilogue) const {
+                               std::int64_t ldc, const Epilogue<T>& epilogue, std::int64_t rows_behind) const {
   multiply_packed<T>({a, lda, trans_a}, {panels_.get(), k_, padded_columns<T>(n_), stretch_of(k_)}, m, n_, alpha, beta,
-                     c, ldc, epilogue);
+                     c, ldc, epilogue, rows_behind);
 }
 
 template <class T>

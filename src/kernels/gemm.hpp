@@ -26,7 +26,13 @@ void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64
           std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc,
           const Epilogue<T>& epilogue = {});
 
-/// The same for elements that wrap around: std::uint32_t, std::uint64_t (and signed numbers seen as those).
+/// C[m, n] = A B + beta * C on this thread alone, where A, stored [k, m], is short, and in a near cache: it is read
+/// where it lies. Some of the `rows_behind` B's rows are fetched, for the next product.
+template <class T>
+void gemm_near(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
+               std::int64_t ldb, T beta, T* c, std::int64_t ldc, std::int64_t rows_behind);
+
+/// gemm() for elements that wrap around: std::uint32_t, std::uint64_t (and signed numbers seen as those).
 template <class T>
 void integer_gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
                   std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc);
@@ -43,9 +49,10 @@ class PackedMatrix {
   std::int64_t rows() const { return k_; }
   std::int64_t cols() const { return n_; }
 
-  /// C[m, n] = alpha * op(A) B + beta * C, then the epilogue.
+  /// C[m, n] = alpha * op(A) B + beta * C, then the epilogue. Some of the `rows_behind` A's rows are fetched: those of
+  /// the next product, where many are made of one matrix.
   void multiply(bool trans_a, std::int64_t m, T alpha, const T* a, std::int64_t lda, T beta, T* c, std::int64_t ldc,
-                const Epilogue<T>& epilogue = {}) const;
+                const Epilogue<T>& epilogue = {}, std::int64_t rows_behind = 0) const;
 
  private:
   std::int64_t k_;

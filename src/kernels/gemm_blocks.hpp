@@ -81,7 +81,7 @@ template <class T>
 struct LeftBlock {
   const T* data;
   std::int64_t ld;
-  bool bundles;
+  LeftLayout layout;
 };
 
 /// Copied where that makes reading them for `cols` columns faster.
@@ -91,13 +91,13 @@ LeftBlock<T> left_block(const Operand<T>& a, std::int64_t i0, std::int64_t rows,
   if (a.transposed) {
     T* copy = thread_buffer<T, kCopiedA>(std::max(rows * depth, kBlockRows * kDepth));
     gemm_kernels<T>().bundle(rows, depth, a.data + p * a.ld + i0, a.ld, copy);
-    return {copy, 0, true};
+    return {copy, 0, LeftLayout::bundles};
   }
   const T* block = a.data + i0 * a.ld + p;
-  if (!rows_collide<T>(a.ld) || cols < kWorthCopying) return {block, a.ld, false};
+  if (!rows_collide<T>(a.ld) || cols < kWorthCopying) return {block, a.ld, LeftLayout::rows};
   T* copy = thread_buffer<T, kCopiedA>(std::max(rows * depth, kBlockRows * kDepth));
   copy_rows(block, a.ld, rows, depth, copy);
-  return {copy, depth, false};
+  return {copy, depth, LeftLayout::rows};
 }
 
 /// Columns of C from j0 on, after `depth` elements of k from p on.
@@ -126,10 +126,11 @@ void multiply_stretch(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dep
                       T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const GemmKernels<T>& table = gemm_kernels<T>();
   const std::int64_t panel_size = depth * table.panel;
-  if (a.bundles) {
+  if (a.layout == LeftLayout::bundles) {
     table.multiply_bundles(rows, cols, depth, a.data, panels, panel_size, c, ldc, end);
   } else {
-    table.multiply(rows, cols, depth, a.data, a.ld, panels, panel_size, c, ldc, end);
+    const auto multiply = a.layout == LeftLayout::rows ? table.multiply : table.multiply_transposed;
+    multiply(rows, cols, depth, a.data, a.ld, panels, panel_size, c, ldc, end);
   }
 }
 

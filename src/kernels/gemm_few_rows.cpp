@@ -43,7 +43,8 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
   std::int64_t j = 0;
   if (!b.transposed) {
     j = whole_panels<T>(cols);
-    kernels.multiply_unpacked(a.bundles, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
+    kernels.multiply_unpacked(a.layout, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
+    if (j > 0) end.next_elements = 0;
   }
   while (j < cols) {
     const std::int64_t width = panel_width<T>(cols - j);
@@ -85,10 +86,23 @@ void multiply_few_rows(const Operand<T>& a, const Operand<T>& b, std::int64_t m,
   });
 }
 
-#define BACKPASS_INSTANTIATE(T)                                                                                      \
-  template bool few_rows<T>(std::int64_t, std::int64_t, std::int64_t);                                               \
-  template void multiply_few_rows<T>(const Operand<T>&, const Operand<T>&, std::int64_t, std::int64_t, std::int64_t, \
-                                     T, T, T*, std::int64_t, const Epilogue<T>&);
+template <class T>
+void gemm_near(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
+               std::int64_t ldb, T beta, T* c, std::int64_t ldc, std::int64_t rows_behind) {
+  BlockEnd<T> end = block_end<T>(0, k, k, 0, T(1), beta, {});
+  if (ldb == n) {
+    end.next = b + k * ldb;
+    end.next_elements = std::min(k, rows_behind) * ldb;
+  }
+  multiply_panels<T>({a, lda, LeftLayout::columns}, m, k, {b, ldb, false}, n, c, ldc, end);
+}
+
+#define BACKPASS_INSTANTIATE(T)                                                                                        \
+  template bool few_rows<T>(std::int64_t, std::int64_t, std::int64_t);                                                 \
+  template void multiply_few_rows<T>(const Operand<T>&, const Operand<T>&, std::int64_t, std::int64_t, std::int64_t,   \
+                                     T, T, T*, std::int64_t, const Epilogue<T>&);                                      \
+  template void gemm_near<T>(std::int64_t, std::int64_t, std::int64_t, const T*, std::int64_t, const T*, std::int64_t, \
+                             T, T*, std::int64_t, std::int64_t);
 BACKPASS_INSTANTIATE(float)
 BACKPASS_INSTANTIATE(double)
 #undef BACKPASS_INSTANTIATE

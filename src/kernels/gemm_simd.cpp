@@ -78,8 +78,7 @@ HWY_NOINLINE void store_border(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c,
   for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * width, cols, c + i * ldc);
 }
 
-/// How A is stored: row after row, column after column, or in bundles.
-enum class Access { rows, columns, bundles };
+using Access = LeftLayout;
 
 /// One tile of C.
 template <class T>
@@ -158,14 +157,35 @@ constexpr auto tiles_of(std::integer_sequence<int, Rows...>) {
   return std::array<TileFunction<T>, sizeof...(Rows) + 1>{nullptr, sum_tile<Rows + 1, Vectors, kAccess, kPacks, T>...};
 }
 
+/// Fetches what is read next into the second-level cache, some lines before each tile: all at once would have to wait.
+template <class T>
+class Fetcher {
+ public:
+  Fetcher(const BlockEnd<T>& end, std::int64_t m, std::int64_t n)
+      : at_(end.next), end_(end.next == nullptr ? nullptr : end.next + end.next_elements) {
+    const std::int64_t tiles = 1 + m / kRows * (n / panel_columns<T>());
+    lines_ = (end.next_elements + tiles * kLine - 1) / (tiles * kLine);
+  }
+  void some() {
+    for (std::int64_t i = 0; i < lines_ && at_ < end_; ++i, at_ += kLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64 / sizeof(T);
+  const T* at_;
+  const T* end_;
+  std::int64_t lines_;
+};
+
 /// One panel of columns, given by its first tile. Where tiles pack, the first one does, for all others.
 template <int Vectors, Access kAccess, bool kPacks, class T>
-void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end) {
+void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
   constexpr int kMost = kAccess == Access::bundles ? kRows : std::min(kMostRows, kVectors * kRows / Vectors);
   constexpr auto kTiles = tiles_of<Vectors, kAccess, false, T>(std::make_integer_sequence<int, kMost>());
   constexpr auto kPacking = tiles_of<Vectors, kAccess, kPacks, T>(std::make_integer_sequence<int, kMost>());
   const std::int64_t step = kAccess == Access::rows ? t.lda : kAccess == Access::columns ? 1 : t.k;
   for_each_tile(m, kMost, [&](std::int64_t i, std::int64_t rows) {
+    fetcher.some();
     (kPacks && i == 0 ? kPacking : kTiles)[static_cast<std::size_t>(rows)](t, end);
     t.a += rows * step;
     t.c += rows * t.ldc;
@@ -181,15 +201,16 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::i
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
   const std::int64_t panel = panel_columns<T>();
+  Fetcher<T> fetcher(end, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
     const Tile<T> first{k, a, lda, b, panel, nullptr, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, cols};
     if (cols > 2 * lanes) {
-      multiply_panel<kVectors, kAccess, false>(m, first, end);
+      multiply_panel<kVectors, kAccess, false>(m, first, end, fetcher);
     } else if (cols > lanes) {  // vectors that are all zeros are left out of the last panel
-      multiply_panel<2, kAccess, false>(m, first, end);
+      multiply_panel<2, kAccess, false>(m, first, end, fetcher);
     } else {
-      multiply_panel<1, kAccess, false>(m, first, end);
+      multiply_panel<1, kAccess, false>(m, first, end, fetcher);
     }
   }
 }
@@ -204,16 +225,20 @@ template <Access kAccess, class T>
 void multiply_unpacked(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
                        std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
+  Fetcher<T> fetcher(end, m, n);
   for (std::int64_t j = 0; j < n; j += panel) {
     const Tile<T> first{k, a, lda, b + j, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};
-    multiply_panel<kVectors, kAccess, true>(m, first, end);
+    multiply_panel<kVectors, kAccess, true>(m, first, end, fetcher);
   }
 }
 
 template <class T>
-void multiply_unpacked_by(bool bundles, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda,
-                          const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  const auto run = bundles ? multiply_unpacked<Access::bundles, T> : multiply_unpacked<Access::rows, T>;
+void multiply_unpacked_by(LeftLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
+                          std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
+                          const BlockEnd<T>& end) {
+  constexpr std::array kRuns{multiply_unpacked<Access::rows, T>, multiply_unpacked<Access::columns, T>,
+                             multiply_unpacked<Access::bundles, T>};
+  const auto run = kRuns[static_cast<std::size_t>(layout)];
   run(m, n, k, a, lda, b, ldb, room, c, ldc, end);
 }
 

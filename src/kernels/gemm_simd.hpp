@@ -5,14 +5,19 @@
 
 namespace backpass {
 
-/// What happens to a block of C once its sums over the present stretch of k are in registers.
+/// What happens to a block of C once its sums over the present stretch of k are in registers, and after it.
 template <class T>
 struct BlockEnd {
   T alpha = 1;
   T beta = 0;               ///< factor of what C holds already; 0: C is not read
   const T* bias = nullptr;  ///< one per column of the block, added after alpha; null: none
   bool relu = false;
+  const T* next = nullptr;  ///< what is read from memory after this block, fetched meanwhile; null: nothing
+  std::int64_t next_elements = 0;
 };
+
+/// How A is stored: row after row, column after column, or in bundles of rows that are computed together.
+enum class LeftLayout { rows, columns, bundles };
 
 /// Loops over one stretch of k, chosen once for the processor. B is stored in panels of `panel` columns: panel after
 /// panel, each k x panel elements, the last one filled up with zeros.
@@ -36,10 +41,11 @@ struct GemmKernels {
   void (*multiply_bundles)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b,
                            std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 
-  /// The same for B where it lies, [k, n], n a multiple of `panel`; A in rows or in bundles. The first tile to use a
-  /// panel leaves a copy for the others in `room`, k x panel elements, so that packing takes no time of its own.
-  void (*multiply_unpacked)(bool bundles, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda,
-                            const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end);
+  /// The same for B where it lies, [k, n], n a multiple of `panel`. The first tile to use a panel leaves a copy for the
+  /// others in `room`, k x panel elements, so that packing takes no time of its own.
+  void (*multiply_unpacked)(LeftLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
+                            std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
+                            const BlockEnd<T>& end);
 
   /// Stores A, given as [k, m], in bundles: rows that are computed together, as [k, rows], bundle after bundle. Nothing
   /// changes places within a row of what is given, so that this is faster than storing A row by row.

@@ -136,6 +136,27 @@ TEST(Gemm, PackedEqualsUnpacked) {
   }
 }
 
+template <class T>
+void check_near(const Problem& p, T beta, std::int64_t rows_behind) {
+  Operands<T> o(p);
+  std::vector<T> near = o.c;
+  std::vector<T> usual = o.c;
+  gemm_near<T>(p.m, p.n, p.k, o.a.data(), p.lda(), o.b.data(), p.ldb(), beta, near.data(), p.ldc(), rows_behind);
+  gemm<T>(true, false, p.m, p.n, p.k, 1, o.a.data(), p.lda(), o.b.data(), p.ldb(), beta, usual.data(), p.ldc());
+  for (std::size_t i = 0; i < near.size(); ++i) {
+    ASSERT_NEAR(near[i], usual[i], (sizeof(T) == 4 ? 1e-6 : 1e-14) * static_cast<double>(p.k + 4))
+        << p.m << "x" << p.n << "x" << p.k << " at " << i;
+  }
+}
+
+TEST(Gemm, OfANearMatrixEqualsTheUsualOne) {
+  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {17, 48, 30}, {350, 200, 160}, {33, 47, 5}, {64, 113, 160}}) {
+    check_near<float>({true, false, m, n, k, 2}, 0, 0);
+    check_near<float>({true, false, m, n, k, -1}, 1, 3);  // rows of B lie together
+    check_near<double>({true, false, m, n, k, 0}, 1, 1000);
+  }
+}
+
 TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
   for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0},
                            Problem{true, false, 300, 200, 9000, 0}, Problem{false, false, 64, 785, 130, 0},

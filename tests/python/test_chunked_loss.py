@@ -234,6 +234,16 @@ def test_random_heads(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.parametrize("classes", [2048, 2079, 2080, 2081, 2559, 2560, 2561, 2720, 2721])
+def test_shares_of_classes(classes: int) -> None:
+    """Threads have shares of whole parts, 160 classes, but for the last one: whatever is left over counts once."""
+    head = Head(70, 9, classes)
+    alone = head.run()
+    head.assert_close(alone, head.expected())
+    for threads in (2, 3):
+        assert [a.tobytes() for a in head.run(threads=threads)] == [a.tobytes() for a in alone]
+
+
 @pytest.mark.slow
 def test_many_random_heads() -> None:
     for seed in range(1000, 1300):

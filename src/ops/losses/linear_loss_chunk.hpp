@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -46,7 +47,7 @@ class LinearLossChunk {
       take_exponentials(begin, end);
     };
     if (s_.wants_gradients && keeps_threads_apart()) {
-      for_each_part(0, s_.classes, kTileClasses, score);
+      for_each_tile_apart(score);
     } else {  // without gradients there is room for one block of scores only
       for_each_block(s_.converts_weight ? kBackwardClasses : kForwardClasses, score);
     }
@@ -56,14 +57,16 @@ class LinearLossChunk {
   void backward() {
     make_factors();
     if (w_.packs && s_.classes_first) packed_.emplace(false, count_, s_.features, x_, x_ld(), w_.packed);
-    for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
-      for_each_part(begin, end, kPartClasses, [&](std::int64_t from, std::int64_t to) {
-        make_score_gradients(from, to);
-        if (s_.multiplies_narrow) narrow_scores(from, to);
-        if (d_.dweight != nullptr) multiply_dweight(from, to);
+    if (w_.class_shares > 1) {
+      backward_by_shares();
+    } else {
+      for_each_block(kBackwardClasses, [&](std::int64_t begin, std::int64_t end) {
+        make_score_gradients(begin, end);
+        if (s_.multiplies_narrow) narrow_scores(begin, end);
+        if (d_.dweight != nullptr) multiply_dweight(begin, end, 0);
+        if (d_.dx != nullptr) multiply_dx(begin, end);
       });
-      if (d_.dx != nullptr) multiply_dx(begin, end);
-    });
+    }
     if (is_gathered_ && d_.dx != nullptr) scatter_rows();
   }
 
@@ -87,16 +90,44 @@ class LinearLossChunk {
   /// Whether some classes' scores, and what becomes of them, are one thread's work: then they stay in its cache.
   /// Converted weights have one place for all threads.
   bool keeps_threads_apart() const { return !s_.converts_weight && !s_.multiplies_narrow; }
-  /// Calls f(begin, end) for `length` classes at a time, threads apart, or for all.
+  /// Calls f(begin, end) for a tile of classes at a time, threads apart.
   template <class F>
-  void for_each_part(std::int64_t begin, std::int64_t end, std::int64_t length, const F& f) {
-    if (!keeps_threads_apart()) return f(begin, end);
-    parallel_for((end - begin + length - 1) / length, 1, [&](std::int64_t from, std::int64_t to) {
-      for (std::int64_t at = begin + from * length; at < std::min(end, begin + to * length); at += length) {
-        f(at, std::min(end, at + length));
+  void for_each_tile_apart(const F& f) {
+    parallel_for(tile_count(s_.classes), 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t t = from; t < to; ++t) f(t * kTileClasses, std::min(s_.classes, (t + 1) * kTileClasses));
+    });
+  }
+
+  /// A share of the classes is one thread's work, from scores to gradients, some classes at a time: what one step
+  /// leaves is in this thread's cache when the next one reads it. Shares have gradients of x of their own, added up in
+  /// order.
+  void backward_by_shares() {
+    parallel_for(w_.class_shares, 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t share = from; share < to; ++share) backward_share(share);
+    });
+    if (d_.dx == nullptr) return;
+    const std::int64_t elements = count_ * s_.features;
+    parallel_for(elements, grain_for(w_.class_shares), [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t share = 1; share < w_.class_shares; ++share) {
+        const T* more = dx_of(share);
+        for (std::int64_t i = from; i < to; ++i) dx_[i] += more[i];
       }
     });
   }
+
+  void backward_share(std::int64_t share) {
+    const std::int64_t first = first_class(share, w_.class_shares, s_.classes);
+    const std::int64_t last = first_class(share + 1, w_.class_shares, s_.classes);
+    for (std::int64_t begin = first; begin < last; begin += kPartClasses) {
+      const std::int64_t end = std::min(last, begin + kPartClasses);
+      make_score_gradients(begin, end);
+      if (d_.dweight != nullptr) multiply_dweight(begin, end, last - end);
+      if (d_.dx != nullptr) multiply_dx_part(begin, end, last - end, begin == first ? T{0} : T{1}, dx_of(share));
+    }
+  }
+
+  T* dx_of(std::int64_t share) const { return share == 0 ? dx_ : w_.dx_shares + (share - 1) * count_ * s_.features; }
+
   /// Calls f(number of the tile, first class, what there is of it).
   template <class F>
   void for_each_tile(std::int64_t begin, std::int64_t end, const F& f) {
@@ -210,7 +241,8 @@ class LinearLossChunk {
     }
     const Matrix w = weight(begin, end);
     if (w_.packs) {
-      packed_->multiply(!s_.classes_first, end - begin, T{1}, w.data, w.ld, T{0}, block(begin), ld_);
+      const std::int64_t behind = s_.converts_weight ? 0 : s_.classes - end;
+      packed_->multiply(!s_.classes_first, end - begin, T{1}, w.data, w.ld, T{0}, block(begin), ld_, {}, behind);
     } else {
       gemm<T>(!s_.classes_first, true, end - begin, count_, s_.features, T{1}, w.data, w.ld, x_, x_ld(), T{0},
               block(begin), ld_);
@@ -286,7 +318,8 @@ class LinearLossChunk {
   }
 
   void make_score_gradients(std::int64_t begin, std::int64_t end) {
-    T* sums = d_.dbias == nullptr ? nullptr : w_.class_sums + begin % kBackwardClasses;
+    std::array<T, kBackwardClasses> of_classes;
+    T* sums = d_.dbias == nullptr ? nullptr : of_classes.data();
     for_each_tile(begin, end, [&](std::int64_t t, std::int64_t at, const ClassTile<T>& tile) {
       scale_columns(tile, w_.sums + t * ld_, sums == nullptr ? nullptr : sums + at - begin);
       if (d_.share != 0) subtract_shares(tile, w_.shares, from_class(d_.class_weights, at));
@@ -298,20 +331,20 @@ class LinearLossChunk {
       block(begin)[(label - begin) * ld_ + i] -= own;
       if (sums != nullptr) sums[label - begin] -= own;
     }
-    if (sums != nullptr) add_dbias(begin, end);
+    if (sums != nullptr) add_dbias(begin, end, sums);
   }
 
-  void add_dbias(std::int64_t begin, std::int64_t end) {
+  void add_dbias(std::int64_t begin, std::int64_t end, const T* sums) {
     double shares = 0;
     for (std::int64_t i = 0; d_.share != 0 && i < count_; ++i) shares += static_cast<double>(w_.shares[i]);
     for (std::int64_t j = begin; j < end; ++j) {
       const double weight = d_.class_weights == nullptr ? 1 : static_cast<double>(d_.class_weights[j]);
-      const T sum = w_.class_sums[j % kBackwardClasses] - (d_.share == 0 ? T{0} : static_cast<T>(shares * weight));
+      const T sum = sums[j - begin] - (d_.share == 0 ? T{0} : static_cast<T>(shares * weight));
       d_.dbias[j] = is_first_ ? sum : d_.dbias[j] + sum;
     }
   }
 
-  void multiply_dweight(std::int64_t begin, std::int64_t end) {
+  void multiply_dweight(std::int64_t begin, std::int64_t end, std::int64_t classes_behind) {
     const std::int64_t n = end - begin;
     const T keep = is_first_ ? T{0} : T{1};
     T* to = d_.dweight + weight_offset(begin);
@@ -321,7 +354,7 @@ class LinearLossChunk {
     } else if (s_.multiplies_narrow) {
       multiply_narrow({w_.narrow_x, x_ld()}, true, narrow, true, s_.features, n, width_, !is_first_, to, weight_ld());
     } else if (s_.classes_first && w_.packs) {
-      packed_->multiply(false, n, T{1}, block(begin), ld_, keep, to, weight_ld());
+      packed_->multiply(false, n, T{1}, block(begin), ld_, keep, to, weight_ld(), {}, classes_behind);
     } else if (s_.classes_first) {
       gemm<T>(false, false, n, s_.features, count_, T{1}, block(begin), ld_, x_, x_ld(), keep, to, weight_ld());
     } else {
@@ -338,6 +371,15 @@ class LinearLossChunk {
     const Matrix w = weight(begin, end);
     gemm<T>(true, !s_.classes_first, count_, s_.features, end - begin, T{1}, block(begin), ld_, w.data, w.ld,
             begin == 0 ? T{0} : T{1}, dx_, x_ld());
+  }
+
+  void multiply_dx_part(std::int64_t begin, std::int64_t end, std::int64_t classes_behind, T keep, T* dx) {
+    const Matrix w = weight(begin, end);
+    if (s_.classes_first) {
+      gemm_near<T>(count_, s_.features, end - begin, block(begin), ld_, w.data, w.ld, keep, dx, x_ld(), classes_behind);
+    } else {
+      gemm<T>(true, true, count_, s_.features, end - begin, T{1}, block(begin), ld_, w.data, w.ld, keep, dx, x_ld());
+    }
   }
 
   void scatter_rows() {

@@ -15,11 +15,24 @@ namespace backpass {
 // next one reads it. Going back there are more steps, and weights to keep there as well.
 inline constexpr std::int64_t kForwardClasses = 12 * kTileClasses;
 inline constexpr std::int64_t kBackwardClasses = 3 * kTileClasses;
-// What one thread does of a block: there are enough parts for each to have its share.
-inline constexpr std::int64_t kPartClasses = kTileClasses / 4;
+// Where threads have shares of their own: how many there are at most, and classes that are worked on together.
+inline constexpr std::int64_t kMostShares = 8;
+inline constexpr std::int64_t kPartClasses = kTileClasses / 2;
 inline constexpr std::int64_t kPackedRows = 64;
 
 inline std::int64_t tile_count(std::int64_t classes) { return (classes + kTileClasses - 1) / kTileClasses; }
+
+/// Of a chunk of `rows`. Gradients of x are added up share by share, so that their number depends on the sizes only;
+/// what they need beyond the first is at most a quarter of the scores. One share: threads work on it together.
+inline std::int64_t share_count(const LinearLossShape& s, std::int64_t rows) {
+  if (s.converts_weight || s.multiplies_narrow || rows < kPackedRows) return 1;
+  const std::int64_t most = std::min(s.classes / (2 * kPartClasses), 1 + s.classes / (4 * s.features + 1));
+  return std::clamp<std::int64_t>(most, 1, kMostShares);
+}
+/// Shares are whole parts, but for the last one.
+inline std::int64_t first_class(std::int64_t share, std::int64_t shares, std::int64_t classes) {
+  return std::min(classes, (classes + kPartClasses - 1) / kPartClasses * share / shares * kPartClasses);
+}
 
 /// Distance of neighbouring classes. Of many rows an odd number of groups: with a power of two, classes would evict
 /// each other from the cache.
@@ -55,6 +68,8 @@ struct Workspace {
   T* scores;                     ///< [classes, ld], or one block of it when no gradients are wanted
   T* x;                          ///< [rows, features]: the chunk's rows, where not all rows count
   T* dx;                         ///< the same for their gradients
+  std::int64_t class_shares;     ///< of the classes
+  T* dx_shares;                  ///< gradients of x by all of these but the first
   bool packs;                    ///< x is packed once for all classes; of few rows that would take memory for nothing
   T* packed;                     ///< x as right factor: of scores, then of gradients of weights
   T* weight;                     ///< of a block of classes, converted
@@ -65,7 +80,6 @@ struct Workspace {
   T* sums;        ///< [tiles, ld]; then the factors that make probabilities of exponentials, times the row's flow
   T* score_sums;  ///< [tiles, ld]
   T* shares;      ///< [ld]
-  T* class_sums;  ///< of a block of classes
   double* label_scores;
   double* log_sums;
 
@@ -75,6 +89,8 @@ struct Workspace {
     scores = c.take<T>((s.wants_gradients ? s.classes : std::min(s.classes, kForwardClasses)) * ld);
     x = c.take<T>(rows * s.features);
     dx = c.take<T>(s.wants_gradients ? whole_groups(rows) * s.features : 0);
+    class_shares = s.wants_gradients ? share_count(s, rows) : 1;
+    dx_shares = c.take<T>((class_shares - 1) * rows * s.features);
     const std::int64_t block = std::min(s.classes, kBackwardClasses);
     const bool narrow = s.multiplies_narrow;
     packs = !narrow && rows >= kPackedRows;
@@ -88,7 +104,6 @@ struct Workspace {
     sums = c.take<T>(tiles * ld);
     score_sums = c.take<T>(tiles * ld);
     shares = c.take<T>(ld);
-    class_sums = c.take<T>(s.wants_gradients ? kBackwardClasses : 0);
     label_scores = c.take<double>(ld);
     log_sums = c.take<double>(ld);
   }
