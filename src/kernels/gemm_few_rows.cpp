@@ -15,12 +15,13 @@ Pieces columns_of(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 /// Columns of the next panel, of `rest`. A panel and a vector at the end are dealt out as two halves: a tile of one
-/// vector waits for loads.
+/// vector waits for loads. Half a vector does not.
 template <class T>
 std::int64_t panel_width(std::int64_t rest) {
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const std::int64_t lanes = kernels.panel / kernels.vectors;
-  if (kernels.vectors > 2 && rest > kernels.panel && rest <= kernels.panel + lanes) return kernels.panel - lanes;
+  if (kernels.vectors > 2 && rest > kernels.panel + lanes / 2 && rest <= kernels.panel + lanes)
+    return kernels.panel - lanes;
   return std::min(kernels.panel, rest);
 }
 

@@ -29,6 +29,9 @@ constexpr int kVectors = 2;
 
 template <class T>
 using Tag = hn::ScalableTag<T>;
+/// Half of the longest vectors; elsewhere a whole one.
+template <class T>
+using NarrowTag = hn::CappedTag<T, 32 / sizeof(T)>;
 
 template <class T>
 std::int64_t panel_columns() {
@@ -127,7 +130,7 @@ HWY_INLINE void turn_block(D d, const T* HWY_RESTRICT b, std::int64_t ldb, T* HW
 template <class T>
 HWY_NOINLINE void turn_lines(const T* HWY_RESTRICT b, std::int64_t ldb, T* HWY_RESTRICT out, std::int64_t step) {
   constexpr std::int64_t kEdge = 16 / sizeof(T);
-  const hn::CappedTag<T, 32 / sizeof(T)> d;
+  const NarrowTag<T> d;
 #pragma GCC unroll 4
   for (std::int64_t q = 0; q < 64 / static_cast<std::int64_t>(sizeof(T)); q += kEdge) {
     turn_block(d, b + q, ldb, out + q * step, step);
@@ -138,7 +141,7 @@ HWY_NOINLINE void turn_lines(const T* HWY_RESTRICT b, std::int64_t ldb, T* HWY_R
 template <class T>
 void pack_turned_panel(std::int64_t k, const T* b, std::int64_t ldb, T* out) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::CappedTag<T, 32 / sizeof(T)>()));
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(NarrowTag<T>()));
   const std::int64_t panel = panel_columns<T>();
   const std::int64_t whole = k / kLine * kLine;
   for (std::int64_t p = 0; p < whole; p += kLine) {

@@ -23,9 +23,8 @@ constexpr int kMostRows = 16;  // of tiles that are narrower than a panel
 constexpr std::int64_t kAhead = 24;
 
 /// Stores sums as they are, or added to what C holds.
-template <bool kAdd, int Rows, int Vectors, class T, class V>
-HWY_INLINE void store_sums(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc) {
-  const Tag<T> d;
+template <bool kAdd, class D, int Rows, int Vectors, class T, class V>
+HWY_INLINE void store_sums(D d, const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
@@ -38,14 +37,13 @@ HWY_INLINE void store_sums(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std
 }
 
 /// Stores the sums of one tile of `Rows` rows and `Vectors` vectors of columns.
-template <int Rows, int Vectors, class T, class V>
-HWY_INLINE void store_tile(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc,
+template <class D, int Rows, int Vectors, class T, class V>
+HWY_INLINE void store_tile(D d, const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc,
                            const T* HWY_RESTRICT bias, const BlockEnd<T>& end) {
   if (end.alpha == T(1) && bias == nullptr && !end.relu) {  // next to nothing to do, which counts where k is short
-    if (end.beta == T(0)) return store_sums<false>(sum, c, ldc);
-    if (end.beta == T(1)) return store_sums<true>(sum, c, ldc);
+    if (end.beta == T(0)) return store_sums<false>(d, sum, c, ldc);
+    if (end.beta == T(1)) return store_sums<true>(d, sum, c, ldc);
   }
-  const Tag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const V alpha = hn::Set(d, end.alpha);
   const V beta = hn::Set(d, end.beta);
@@ -64,17 +62,16 @@ HWY_INLINE void store_tile(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std
 }
 
 /// One tile at the right border: stored through a buffer so that nothing right of column `cols` is touched.
-template <int Rows, int Vectors, class T, class V>
-HWY_NOINLINE void store_border(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
+template <class D, int Rows, int Vectors, class T, class V>
+HWY_NOINLINE void store_border(D d, const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
                                std::int64_t cols, const BlockEnd<T>& end) {
-  const Tag<T> d;
   const auto width = static_cast<std::int64_t>(Vectors * hn::Lanes(d));
   HWY_ALIGN T tile[Rows * Vectors * HWY_MAX_BYTES / sizeof(T)];
   HWY_ALIGN T bias_copy[Vectors * HWY_MAX_BYTES / sizeof(T)] = {};
   if (bias != nullptr) std::copy_n(bias, cols, bias_copy);
   for (int i = 0; i < Rows; ++i) std::copy_n(c + i * ldc, end.beta != T(0) ? cols : 0, tile + i * width);
   for (int i = 0; i < Rows; ++i) std::fill(tile + i * width + cols, tile + (i + 1) * width, T(0));
-  store_tile<Rows, Vectors, T, V>(sum, tile, width, bias != nullptr ? bias_copy : nullptr, end);
+  store_tile(d, sum, tile, width, bias != nullptr ? bias_copy : nullptr, end);
   for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * width, cols, c + i * ldc);
 }
 
@@ -96,11 +93,11 @@ struct Tile {
   std::int64_t cols;
 };
 
-template <int Rows, int Vectors, Access kAccess, bool kPacks, class T>
+template <class D, int Rows, int Vectors, Access kAccess, bool kPacks, class T = hn::TFromD<D>>
 HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
-  const Tag<T> d;
+  const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  using V = hn::Vec<Tag<T>>;
+  using V = hn::Vec<D>;
   const T* HWY_RESTRICT a = t.a;
   const T* HWY_RESTRICT b = t.b;
   T* HWY_RESTRICT keep = t.keep;
@@ -137,7 +134,7 @@ HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
     }
   }
   if (t.cols == Vectors * lanes) {
-    store_tile<Rows, Vectors, T, V>(sum, t.c, t.ldc, t.bias, end);
+    store_tile(d, sum, t.c, t.ldc, t.bias, end);
   } else {
     V copy[Rows][Vectors];  // its address leaves this function, so that the sums themselves may stay in registers
 #pragma GCC unroll 16
@@ -145,7 +142,7 @@ HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
 #pragma GCC unroll 3
       for (int j = 0; j < Vectors; ++j) copy[i][j] = sum[i][j];
     }
-    store_border<Rows, Vectors, T, V>(copy, t.c, t.ldc, t.bias, t.cols, end);
+    store_border(d, copy, t.c, t.ldc, t.bias, t.cols, end);
   }
 }
 
@@ -153,17 +150,18 @@ template <class T>
 using TileFunction = void (*)(const Tile<T>&, const BlockEnd<T>&);
 
 /// Tiles of 1 to sizeof...(Rows) rows, by their number of rows.
-template <int Vectors, Access kAccess, bool kPacks, class T, int... Rows>
+template <class D, int Vectors, Access kAccess, bool kPacks, int... Rows>
 constexpr auto tiles_of(std::integer_sequence<int, Rows...>) {
-  return std::array<TileFunction<T>, sizeof...(Rows) + 1>{nullptr, sum_tile<Rows + 1, Vectors, kAccess, kPacks, T>...};
+  return std::array<TileFunction<hn::TFromD<D>>, sizeof...(Rows) + 1>{
+      nullptr, sum_tile<D, Rows + 1, Vectors, kAccess, kPacks>...};
 }
 
 /// One panel of columns, given by its first tile. Where tiles pack, the first one does, for all others.
-template <int Vectors, Access kAccess, bool kPacks, class T>
+template <class D, int Vectors, Access kAccess, bool kPacks, class T>
 void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end) {
   constexpr int kMost = kAccess == Access::bundles ? kRows : std::min(kMostRows, kVectors * kRows / Vectors);
-  constexpr auto kTiles = tiles_of<Vectors, kAccess, false, T>(std::make_integer_sequence<int, kMost>());
-  constexpr auto kPacking = tiles_of<Vectors, kAccess, kPacks, T>(std::make_integer_sequence<int, kMost>());
+  constexpr auto kTiles = tiles_of<D, Vectors, kAccess, false>(std::make_integer_sequence<int, kMost>());
+  constexpr auto kPacking = tiles_of<D, Vectors, kAccess, kPacks>(std::make_integer_sequence<int, kMost>());
   const std::int64_t step = kAccess == Access::rows ? t.lda : kAccess == Access::columns ? 1 : t.k;
   for_each_tile(m, kMost, [&](std::int64_t i, std::int64_t rows) {
     (kPacks && i == 0 ? kPacking : kTiles)[static_cast<std::size_t>(rows)](t, end);
@@ -176,20 +174,46 @@ void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end) {
   });
 }
 
+/// Columns right of the last whole vector that half a vector holds: half the work where vectors are the longest.
+template <class T>
+std::int64_t half_columns(std::int64_t cols) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
+  const auto half = static_cast<std::int64_t>(hn::Lanes(NarrowTag<T>()));
+  return half < lanes && cols % lanes <= half ? cols % lanes : 0;
+}
+
+/// The last panel: vectors that are all zeros are left out.
+template <Access kAccess, class T>
+void multiply_last_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
+  const std::int64_t half = half_columns<T>(t.cols);
+  t.cols -= half;
+  if (t.cols > 2 * lanes) {
+    multiply_panel<Tag<T>, kVectors, kAccess, false>(m, t, end);
+  } else if (t.cols > lanes) {
+    multiply_panel<Tag<T>, 2, kAccess, false>(m, t, end);
+  } else if (t.cols > 0) {
+    multiply_panel<Tag<T>, 1, kAccess, false>(m, t, end);
+  }
+  if (half == 0) return;
+  t.b += t.cols;
+  t.c += t.cols;
+  if (t.bias != nullptr) t.bias += t.cols;
+  t.cols = half;
+  multiply_panel<NarrowTag<T>, 1, kAccess, false>(m, t, end);
+}
+
 template <Access kAccess, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
   const std::int64_t panel = panel_columns<T>();
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
     const Tile<T> first{k, a, lda, b, panel, nullptr, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, cols};
-    if (cols > 2 * lanes) {
-      multiply_panel<kVectors, kAccess, false>(m, first, end);
-    } else if (cols > lanes) {  // vectors that are all zeros are left out of the last panel
-      multiply_panel<2, kAccess, false>(m, first, end);
+    if (cols == panel) {
+      multiply_panel<Tag<T>, kVectors, kAccess, false>(m, first, end);
     } else {
-      multiply_panel<1, kAccess, false>(m, first, end);
+      multiply_last_panel<kAccess>(m, first, end);
     }
   }
 }
@@ -206,7 +230,7 @@ void multiply_unpacked(std::int64_t m, std::int64_t n, std::int64_t k, const T* 
   const std::int64_t panel = panel_columns<T>();
   for (std::int64_t j = 0; j < n; j += panel) {
     const Tile<T> first{k, a, lda, b + j, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};
-    multiply_panel<kVectors, kAccess, true>(m, first, end);
+    multiply_panel<Tag<T>, kVectors, kAccess, true>(m, first, end);
   }
 }
 

@@ -178,6 +178,30 @@ TEST(Gemm, TheSameBitsForAnyNumberOfRows) {
   }
 }
 
+/// Columns at the right border are computed in vectors of another length than those of whole panels.
+TEST(Gemm, TheSameBitsForAnyNumberOfColumns) {
+  for (bool ta : {false, true}) {
+    for (std::int64_t k : {1, 33, 600}) {
+      const Problem p{ta, false, 40, 150, k, 0};
+      const Operands<float> o(p);
+      auto run = [&](std::int64_t n) {
+        std::vector<float> c(static_cast<std::size_t>(p.m * p.n), -7);
+        gemm<float>(ta, false, p.m, n, k, 1, o.a.data(), p.lda(), o.b.data(), p.ldb(), 0, c.data(), p.n,
+                    {.bias = o.bias.data()});
+        return c;
+      };
+      const std::vector<float> all = run(p.n);
+      for (std::int64_t n = 1; n < p.n; ++n) {
+        const std::vector<float> some = run(n);
+        for (std::int64_t at = 0; at < p.m * p.n; ++at) {
+          const auto i = static_cast<std::size_t>(at);
+          ASSERT_EQ(some[i], at % p.n < n ? all[i] : -7) << n << " columns, k " << k << ", at " << at;
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, BatchesAdvanceByTheirStrides) {
   GemmBatch g;
   g.m = 3;
