@@ -41,11 +41,8 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const T* bias = end.bias;
   T* room = thread_buffer<T, kPackedB>(depth * kernels.panel);
-  std::int64_t j = 0;
-  if (!b.transposed) {
-    j = whole_panels<T>(cols);
-    kernels.multiply_unpacked(a.bundles, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
-  }
+  std::int64_t j = whole_panels<T>(cols);
+  kernels.multiply_unpacked(a.bundles, b.transposed, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
   while (j < cols) {
     const std::int64_t width = panel_width<T>(cols - j);
     const T* from = b.transposed ? b.data + j * b.ld : b.data + j;
