@@ -62,10 +62,11 @@ void copy_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t dep
   for (std::int64_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, depth, out + i * depth);
 }
 
-/// Rows a power of two apart fall into the same few sets of the first-level cache and evict each other.
+/// Rows whole pages apart fall into the same sets of the first-level cache and evict each other. Half a page apart they
+/// do not fill those sets, and copying them would cost more than it saves.
 template <class T>
 bool rows_collide(std::int64_t lda) {
-  constexpr std::int64_t kBytes = 1024;
+  constexpr std::int64_t kBytes = 4096;
   return lda * static_cast<std::int64_t>(sizeof(T)) % kBytes == 0;
 }
 

@@ -15,12 +15,13 @@ Pieces columns_of(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 /// Columns of the next panel, of `rest`. A panel and a vector at the end are dealt out as two halves: a tile of one
-/// vector waits for loads.
+/// vector waits for loads. Half a vector does not.
 template <class T>
 std::int64_t panel_width(std::int64_t rest) {
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const std::int64_t lanes = kernels.panel / kernels.vectors;
-  if (kernels.vectors > 2 && rest > kernels.panel && rest <= kernels.panel + lanes) return kernels.panel - lanes;
+  if (kernels.vectors > 2 && rest > kernels.panel + lanes / 2 && rest <= kernels.panel + lanes)
+    return kernels.panel - lanes;
   return std::min(kernels.panel, rest);
 }
 
@@ -40,12 +41,9 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
   const GemmKernels<T>& kernels = gemm_kernels<T>();
   const T* bias = end.bias;
   T* room = thread_buffer<T, kPackedB>(depth * kernels.panel);
-  std::int64_t j = 0;
-  if (!b.transposed) {
-    j = whole_panels<T>(cols);
-    kernels.multiply_unpacked(a.layout, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
-    if (j > 0) end.next_elements = 0;
-  }
+  std::int64_t j = whole_panels<T>(cols);
+  kernels.multiply_unpacked(a.layout, b.transposed, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
+  if (j > 0) end.next_elements = 0;
   while (j < cols) {
     const std::int64_t width = panel_width<T>(cols - j);
     const T* from = b.transposed ? b.data + j * b.ld : b.data + j;

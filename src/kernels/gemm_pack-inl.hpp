@@ -29,10 +29,19 @@ constexpr int kVectors = 2;
 
 template <class T>
 using Tag = hn::ScalableTag<T>;
+/// Half of the longest vectors; elsewhere a whole one.
+template <class T>
+using NarrowTag = hn::CappedTag<T, 32 / sizeof(T)>;
 
 template <class T>
 std::int64_t panel_columns() {
   return static_cast<std::int64_t>(kVectors * hn::Lanes(Tag<T>()));
+}
+
+/// Of a cache line.
+template <class T>
+constexpr std::int64_t line_elements() {
+  return 64 / sizeof(T);
 }
 
 /// Calls f(first row, rows) for tiles of up to `most` rows. They are dealt out evenly: 8 as 4 + 4, not 6 + 2, since a
@@ -127,9 +136,10 @@ HWY_INLINE void turn_block(D d, const T* HWY_RESTRICT b, std::int64_t ldb, T* HW
 template <class T>
 HWY_NOINLINE void turn_lines(const T* HWY_RESTRICT b, std::int64_t ldb, T* HWY_RESTRICT out, std::int64_t step) {
   constexpr std::int64_t kEdge = 16 / sizeof(T);
-  const hn::CappedTag<T, 32 / sizeof(T)> d;
+  constexpr std::int64_t kLine = line_elements<T>();
+  const NarrowTag<T> d;
 #pragma GCC unroll 4
-  for (std::int64_t q = 0; q < 64 / static_cast<std::int64_t>(sizeof(T)); q += kEdge) {
+  for (std::int64_t q = 0; q < kLine; q += kEdge) {
     turn_block(d, b + q, ldb, out + q * step, step);
   }
 }
@@ -137,8 +147,8 @@ HWY_NOINLINE void turn_lines(const T* HWY_RESTRICT b, std::int64_t ldb, T* HWY_R
 /// One panel of B given as [n, k]: a cache line of every row at a time, so that what is written lies together.
 template <class T>
 void pack_turned_panel(std::int64_t k, const T* b, std::int64_t ldb, T* out) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::CappedTag<T, 32 / sizeof(T)>()));
+  constexpr std::int64_t kLine = line_elements<T>();
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(NarrowTag<T>()));
   const std::int64_t panel = panel_columns<T>();
   const std::int64_t whole = k / kLine * kLine;
   for (std::int64_t p = 0; p < whole; p += kLine) {

@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/gemm_pack-inl.hpp"
+#include "kernels/gemm_store-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace backpass {
@@ -22,63 +23,18 @@ constexpr int kMostRows = 16;  // of tiles that are narrower than a panel
 // Steps of k by which B is fetched ahead: the first tile to use a panel finds it in a slower cache.
 constexpr std::int64_t kAhead = 24;
 
-/// Stores sums as they are, or added to what C holds.
-template <bool kAdd, int Rows, int Vectors, class T, class V>
-HWY_INLINE void store_sums(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc) {
-  const Tag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 3
-    for (int j = 0; j < Vectors; ++j) {
-      T* to = c + i * ldc + j * lanes;
-      hn::StoreU(kAdd ? hn::Add(sum[i][j], hn::LoadU(d, to)) : sum[i][j], d, to);
-    }
-  }
-}
-
-/// Stores the sums of one tile of `Rows` rows and `Vectors` vectors of columns.
-template <int Rows, int Vectors, class T, class V>
-HWY_INLINE void store_tile(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc,
-                           const T* HWY_RESTRICT bias, const BlockEnd<T>& end) {
-  if (end.alpha == T(1) && bias == nullptr && !end.relu) {  // next to nothing to do, which counts where k is short
-    if (end.beta == T(0)) return store_sums<false>(sum, c, ldc);
-    if (end.beta == T(1)) return store_sums<true>(sum, c, ldc);
-  }
-  const Tag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const V alpha = hn::Set(d, end.alpha);
-  const V beta = hn::Set(d, end.beta);
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 3
-    for (int j = 0; j < Vectors; ++j) {
-      T* to = c + i * ldc + j * lanes;
-      V v = hn::Mul(sum[i][j], alpha);
-      if (end.beta != T(0)) v = hn::MulAdd(beta, hn::LoadU(d, to), v);
-      if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + j * lanes));
-      if (end.relu) v = hn::IfThenZeroElse(hn::Lt(v, hn::Zero(d)), v);  // NaN stays
-      hn::StoreU(v, d, to);
-    }
-  }
-}
-
-/// One tile at the right border: stored through a buffer so that nothing right of column `cols` is touched.
-template <int Rows, int Vectors, class T, class V>
-HWY_NOINLINE void store_border(const V (&sum)[Rows][Vectors], T* HWY_RESTRICT c, std::int64_t ldc, const T* bias,
-                               std::int64_t cols, const BlockEnd<T>& end) {
-  const Tag<T> d;
-  const auto width = static_cast<std::int64_t>(Vectors * hn::Lanes(d));
-  HWY_ALIGN T tile[Rows * Vectors * HWY_MAX_BYTES / sizeof(T)];
-  HWY_ALIGN T bias_copy[Vectors * HWY_MAX_BYTES / sizeof(T)] = {};
-  if (bias != nullptr) std::copy_n(bias, cols, bias_copy);
-  for (int i = 0; i < Rows; ++i) std::copy_n(c + i * ldc, end.beta != T(0) ? cols : 0, tile + i * width);
-  for (int i = 0; i < Rows; ++i) std::fill(tile + i * width + cols, tile + (i + 1) * width, T(0));
-  store_tile<Rows, Vectors, T, V>(sum, tile, width, bias != nullptr ? bias_copy : nullptr, end);
-  for (int i = 0; i < Rows; ++i) std::copy_n(tile + i * width, cols, c + i * ldc);
-}
-
 using Access = LeftLayout;
+
+/// What a tile does besides: the first to use a panel stores it for the others, the last ones bring the next one near.
+enum class Duty { none, packs, fetches };
+
+/// The next panel where it lies: each tile that fetches takes a cache line of every `step` elements, the tile after it
+/// begins `shift` elements further.
+template <class T>
+struct NextPanel {
+  const T* data = nullptr;  ///< null: there is none
+  std::int64_t step = 0, shift = 0;
+};
 
 /// One tile of C.
 template <class T>
@@ -93,13 +49,14 @@ struct Tile {
   std::int64_t ldc;
   const T* bias;
   std::int64_t cols;
+  NextPanel<T> next = {};
 };
 
-template <int Rows, int Vectors, Access kAccess, bool kPacks, class T>
+template <class D, int Rows, int Vectors, Access kAccess, Duty kDuty, class T = hn::TFromD<D>>
 HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
-  const Tag<T> d;
+  const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  using V = hn::Vec<Tag<T>>;
+  using V = hn::Vec<D>;
   const T* HWY_RESTRICT a = t.a;
   const T* HWY_RESTRICT b = t.b;
   T* HWY_RESTRICT keep = t.keep;
@@ -118,10 +75,11 @@ HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
 #pragma GCC unroll 3
     for (int j = 0; j < Vectors; ++j) {
       columns[j] = hn::LoadU(d, b + j * lanes);
-      if constexpr (kPacks) hn::Store(columns[j], d, keep + j * lanes);
+      if constexpr (kDuty == Duty::packs) hn::Store(columns[j], d, keep + j * lanes);
     }
     __builtin_prefetch(b + kAhead * b_step);
-    if constexpr (kPacks) {
+    if constexpr (kDuty == Duty::fetches) __builtin_prefetch(t.next.data + p * t.next.step, 0, 2);
+    if constexpr (kDuty == Duty::packs) {
 #pragma GCC unroll 3
       for (int j = 1; j < Vectors; ++j) __builtin_prefetch(b + kAhead * b_step + j * lanes);
       keep += Vectors * lanes;
@@ -136,7 +94,7 @@ HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
     }
   }
   if (t.cols == Vectors * lanes) {
-    store_tile<Rows, Vectors, T, V>(sum, t.c, t.ldc, t.bias, end);
+    store_tile(d, sum, t.c, t.ldc, t.bias, end);
   } else {
     V copy[Rows][Vectors];  // its address leaves this function, so that the sums themselves may stay in registers
 #pragma GCC unroll 16
@@ -144,7 +102,7 @@ HWY_NOINLINE void sum_tile(const Tile<T>& t, const BlockEnd<T>& end) {
 #pragma GCC unroll 3
       for (int j = 0; j < Vectors; ++j) copy[i][j] = sum[i][j];
     }
-    store_border<Rows, Vectors, T, V>(copy, t.c, t.ldc, t.bias, t.cols, end);
+    store_border(d, copy, t.c, t.ldc, t.bias, t.cols, end);
   }
 }
 
@@ -152,65 +110,120 @@ template <class T>
 using TileFunction = void (*)(const Tile<T>&, const BlockEnd<T>&);
 
 /// Tiles of 1 to sizeof...(Rows) rows, by their number of rows.
-template <int Vectors, Access kAccess, bool kPacks, class T, int... Rows>
+template <class D, int Vectors, Access kAccess, Duty kDuty, int... Rows>
 constexpr auto tiles_of(std::integer_sequence<int, Rows...>) {
-  return std::array<TileFunction<T>, sizeof...(Rows) + 1>{nullptr, sum_tile<Rows + 1, Vectors, kAccess, kPacks, T>...};
+  return std::array<TileFunction<hn::TFromD<D>>, sizeof...(Rows) + 1>{
+      nullptr, sum_tile<D, Rows + 1, Vectors, kAccess, kDuty>...};
 }
 
-/// Fetches what is read next into the second-level cache, some lines before each tile: all at once would have to wait.
+constexpr int most_rows(Access access, int vectors) {
+  return access == Access::bundles ? kRows : std::min(kMostRows, kVectors * kRows / vectors);
+}
+
+/// Fetches what the next product reads into the second-level cache, some lines before each tile: all at once would have
+/// to wait.
 template <class T>
 class Fetcher {
  public:
   Fetcher(const BlockEnd<T>& end, std::int64_t m, std::int64_t n)
       : at_(end.next), end_(end.next == nullptr ? nullptr : end.next + end.next_elements) {
     const std::int64_t tiles = 1 + m / kRows * (n / panel_columns<T>());
-    lines_ = (end.next_elements + tiles * kLine - 1) / (tiles * kLine);
+    lines_ = (end.next_elements + tiles * line_elements<T>() - 1) / (tiles * line_elements<T>());
   }
   void some() {
-    for (std::int64_t i = 0; i < lines_ && at_ < end_; ++i, at_ += kLine) __builtin_prefetch(at_, 0, 2);
+    for (std::int64_t i = 0; i < lines_ && at_ < end_; ++i, at_ += line_elements<T>()) __builtin_prefetch(at_, 0, 2);
   }
 
  private:
-  static constexpr std::int64_t kLine = 64 / sizeof(T);
   const T* at_;
   const T* end_;
   std::int64_t lines_;
 };
 
-/// One panel of columns, given by its first tile. Where tiles pack, the first one does, for all others.
-template <int Vectors, Access kAccess, bool kPacks, class T>
+/// Elements from one tile's rows of A to the next row.
+template <Access kAccess, class T>
+std::int64_t row_step(const Tile<T>& t) {
+  return kAccess == Access::rows ? t.lda : kAccess == Access::columns ? 1 : t.k;
+}
+
+/// One panel of columns, given by its first tile.
+template <class D, int Vectors, Access kAccess, class T>
 void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
-  constexpr int kMost = kAccess == Access::bundles ? kRows : std::min(kMostRows, kVectors * kRows / Vectors);
-  constexpr auto kTiles = tiles_of<Vectors, kAccess, false, T>(std::make_integer_sequence<int, kMost>());
-  constexpr auto kPacking = tiles_of<Vectors, kAccess, kPacks, T>(std::make_integer_sequence<int, kMost>());
-  const std::int64_t step = kAccess == Access::rows ? t.lda : kAccess == Access::columns ? 1 : t.k;
-  for_each_tile(m, kMost, [&](std::int64_t i, std::int64_t rows) {
+  constexpr int kMost = most_rows(kAccess, Vectors);
+  constexpr auto kTiles = tiles_of<D, Vectors, kAccess, Duty::none>(std::make_integer_sequence<int, kMost>());
+  for_each_tile(m, kMost, [&](std::int64_t, std::int64_t rows) {
     fetcher.some();
-    (kPacks && i == 0 ? kPacking : kTiles)[static_cast<std::size_t>(rows)](t, end);
-    t.a += rows * step;
+    kTiles[static_cast<std::size_t>(rows)](t, end);
+    t.a += rows * row_step<kAccess>(t);
     t.c += rows * t.ldc;
-    if constexpr (kPacks) {
-      t.b = t.keep;
-      t.b_step = panel_columns<T>();
-    }
   });
+}
+
+/// The same for a panel that lies where others will: its first tile packs unless that is done, its last ones fetch.
+template <Access kAccess, class T>
+void multiply_near_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
+  constexpr int kMost = most_rows(kAccess, kVectors);
+  constexpr auto kRowCounts = std::make_integer_sequence<int, kMost>();
+  constexpr auto kTiles = tiles_of<Tag<T>, kVectors, kAccess, Duty::none>(kRowCounts);
+  constexpr auto kPacking = tiles_of<Tag<T>, kVectors, kAccess, Duty::packs>(kRowCounts);
+  constexpr auto kFetching = tiles_of<Tag<T>, kVectors, kAccess, Duty::fetches>(kRowCounts);
+  const std::int64_t lines = panel_columns<T>() / line_elements<T>();
+  std::int64_t left = (m + kMost - 1) / kMost;
+  for_each_tile(m, kMost, [&](std::int64_t, std::int64_t rows) {
+    fetcher.some();
+    const bool packs = t.b != t.keep;
+    const bool fetches = !packs && t.next.data != nullptr && left <= lines;
+    (packs ? kPacking : fetches ? kFetching : kTiles)[static_cast<std::size_t>(rows)](t, end);
+    if (fetches) t.next.data += t.next.shift;
+    t.a += rows * row_step<kAccess>(t);
+    t.c += rows * t.ldc;
+    t.b = t.keep;
+    t.b_step = panel_columns<T>();
+    --left;
+  });
+}
+
+/// Columns right of the last whole vector that half a vector holds: half the work where vectors are the longest.
+template <class T>
+std::int64_t half_columns(std::int64_t cols) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
+  const auto half = static_cast<std::int64_t>(hn::Lanes(NarrowTag<T>()));
+  return half < lanes && cols % lanes <= half ? cols % lanes : 0;
+}
+
+/// The last panel: vectors that are all zeros are left out.
+template <Access kAccess, class T>
+void multiply_last_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
+  const std::int64_t half = half_columns<T>(t.cols);
+  t.cols -= half;
+  if (t.cols > 2 * lanes) {
+    multiply_panel<Tag<T>, kVectors, kAccess>(m, t, end, fetcher);
+  } else if (t.cols > lanes) {
+    multiply_panel<Tag<T>, 2, kAccess>(m, t, end, fetcher);
+  } else if (t.cols > 0) {
+    multiply_panel<Tag<T>, 1, kAccess>(m, t, end, fetcher);
+  }
+  if (half == 0) return;
+  t.b += t.cols;
+  t.c += t.cols;
+  if (t.bias != nullptr) t.bias += t.cols;
+  t.cols = half;
+  multiply_panel<NarrowTag<T>, 1, kAccess>(m, t, end, fetcher);
 }
 
 template <Access kAccess, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag<T>()));
   const std::int64_t panel = panel_columns<T>();
   Fetcher<T> fetcher(end, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
     const Tile<T> first{k, a, lda, b, panel, nullptr, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, cols};
-    if (cols > 2 * lanes) {
-      multiply_panel<kVectors, kAccess, false>(m, first, end, fetcher);
-    } else if (cols > lanes) {  // vectors that are all zeros are left out of the last panel
-      multiply_panel<2, kAccess, false>(m, first, end, fetcher);
+    if (cols == panel) {
+      multiply_panel<Tag<T>, kVectors, kAccess>(m, first, end, fetcher);
     } else {
-      multiply_panel<1, kAccess, false>(m, first, end, fetcher);
+      multiply_last_panel<kAccess>(m, first, end, fetcher);
     }
   }
 }
@@ -221,25 +234,40 @@ void multiply_bundles(std::int64_t m, std::int64_t n, std::int64_t k, const T* a
   multiply<Access::bundles>(m, n, k, a, std::int64_t{0}, b, b_stride, c, ldc, end);
 }
 
+/// The panel of B that begins at `b`, as tiles fetch it. Of columns stored one after the other only whole ones are.
+template <class T>
+NextPanel<T> next_panel(bool transposed, std::int64_t k, const T* b, std::int64_t ldb) {
+  const std::int64_t line = line_elements<T>();
+  if (!transposed) return {b, ldb, line};
+  return ldb == k ? NextPanel<T>{b, line, k * line} : NextPanel<T>{};
+}
+
 template <Access kAccess, class T>
-void multiply_unpacked(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
-                       std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
+void multiply_unpacked(bool transposed, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda,
+                       const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
+  const std::int64_t distance = transposed ? panel * ldb : panel;
   Fetcher<T> fetcher(end, m, n);
-  for (std::int64_t j = 0; j < n; j += panel) {
-    const Tile<T> first{k, a, lda, b + j, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};
-    multiply_panel<kVectors, kAccess, true>(m, first, end, fetcher);
+  for (std::int64_t j = 0; j < n; j += panel, b += distance) {
+    Tile<T> first{k, a, lda, b, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};
+    if (transposed) {
+      pack_turned_panel(k, b, ldb, room);
+      first.b = room;
+      first.b_step = panel;
+    }
+    if (j + panel < n) first.next = next_panel(transposed, k, b + distance, ldb);
+    multiply_near_panel<kAccess>(m, first, end, fetcher);
   }
 }
 
 template <class T>
-void multiply_unpacked_by(LeftLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
-                          std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
+void multiply_unpacked_by(LeftLayout layout, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k,
+                          const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
                           const BlockEnd<T>& end) {
   constexpr std::array kRuns{multiply_unpacked<Access::rows, T>, multiply_unpacked<Access::columns, T>,
                              multiply_unpacked<Access::bundles, T>};
   const auto run = kRuns[static_cast<std::size_t>(layout)];
-  run(m, n, k, a, lda, b, ldb, room, c, ldc, end);
+  run(transposed, m, n, k, a, lda, b, ldb, room, c, ldc, end);
 }
 
 template <class T>

@@ -41,10 +41,11 @@ struct GemmKernels {
   void (*multiply_bundles)(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const T* b,
                            std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end);
 
-  /// The same for B where it lies, [k, n], n a multiple of `panel`. The first tile to use a panel leaves a copy for the
-  /// others in `room`, k x panel elements, so that packing takes no time of its own.
-  void (*multiply_unpacked)(LeftLayout layout, std::int64_t m, std::int64_t n, std::int64_t k, const T* a,
-                            std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
+  /// The same for B where it lies, [k, n], or [n, k] when `transposed`, n a multiple of `panel`. A panel is packed in
+  /// `room`, k x panel elements, by the first tile to use it or, transposed, before; the last tiles fetch the next
+  /// panel, whose place no processor guesses.
+  void (*multiply_unpacked)(LeftLayout layout, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k,
+                            const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc,
                             const BlockEnd<T>& end);
 
   /// Stores A, given as [k, m], in bundles: rows that are computed together, as [k, rows], bundle after bundle. Nothing

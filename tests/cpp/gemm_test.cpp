@@ -161,7 +161,8 @@ TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
   for (const Problem& p : {Problem{false, false, 200, 300, 700, 0}, Problem{true, true, 3, 3000, 900, 0},
                            Problem{true, false, 300, 200, 9000, 0}, Problem{false, false, 64, 785, 130, 0},
                            Problem{false, true, 64, 200, 130, 0}, Problem{true, false, 900, 60, 400, 0},
-                           Problem{true, false, 900, 8, 700, 0}}) {
+                           Problem{true, false, 900, 8, 700, 0}, Problem{false, true, 64, 200, 130, -1},
+                           Problem{true, true, 20, 97, 500, -1}}) {
     Operands<float> o(p);
     std::vector<std::vector<float>> results;
     for (int threads : {1, 2, 3}) {
@@ -195,6 +196,30 @@ TEST(Gemm, TheSameBitsForAnyNumberOfRows) {
     for (bool tb : {false, true}) {
       expect_same_bits_for_few_rows({ta, tb, 720, 131, 4500, 1});  // packed in parts of k
       expect_same_bits_for_few_rows({ta, tb, 720, 1400, 450, 0});  // in parts of columns
+    }
+  }
+}
+
+/// Columns at the right border are computed in vectors of another length than those of whole panels.
+TEST(Gemm, TheSameBitsForAnyNumberOfColumns) {
+  for (bool ta : {false, true}) {
+    for (std::int64_t k : {1, 33, 600}) {
+      const Problem p{ta, false, 40, 150, k, 0};
+      const Operands<float> o(p);
+      auto run = [&](std::int64_t n) {
+        std::vector<float> c(static_cast<std::size_t>(p.m * p.n), -7);
+        gemm<float>(ta, false, p.m, n, k, 1, o.a.data(), p.lda(), o.b.data(), p.ldb(), 0, c.data(), p.n,
+                    {.bias = o.bias.data()});
+        return c;
+      };
+      const std::vector<float> all = run(p.n);
+      for (std::int64_t n = 1; n < p.n; ++n) {
+        const std::vector<float> some = run(n);
+        for (std::int64_t at = 0; at < p.m * p.n; ++at) {
+          const auto i = static_cast<std::size_t>(at);
+          ASSERT_EQ(some[i], at % p.n < n ? all[i] : -7) << n << " columns, k " << k << ", at " << at;
+        }
+      }
     }
   }
 }
