@@ -101,12 +101,12 @@ getting-started: build build/getting_started/usr ## train PyTorch's tutorial mod
 test: build ## C++ and Python tests, everyday suite
 	@$(call apt_install,openmpi-bin valgrind)
 	@$(call ctest,$(BUILD))
-	$(PY) -m pytest -q -n $(JOBS)
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal
 
 test-slow: build $(ORIGINAL)/.torch-2.4.1 ## the tests marked slow, those beside onnxruntime-training 1.19.2 among them
 	@command -v node >/dev/null || { $(call apt_install,nodejs); }
 	BACKPASS_RANDOM_GRAPHS=5000 $(BUILD)/backpass_tests --gtest_brief=1 --gtest_filter='KeepLess.*'
-	BACKPASS_ORT_TRAINING_PYTHON=$(abspath $(ORIGINAL))/bin/python $(PY) -m pytest -q -n $(JOBS) -m slow
+	BACKPASS_ORT_TRAINING_PYTHON=$(abspath $(ORIGINAL))/bin/python $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m slow
 
 # The original needs an environment of its own: it wants older onnx and numpy, and its ORTModule is not imported with a
 # torch after 2.4, nor before its extensions are compiled. torch's own index has wheels without CUDA; where it cannot be
@@ -178,7 +178,7 @@ asan: $(VENV)/.installed ## all tests under AddressSanitizer and UndefinedBehavi
 	ASAN_OPTIONS=$(ASAN):alloc_dealloc_mismatch=0 build/asan/backpass_tests --gtest_brief=1  # a test counts allocations
 	ASAN_OPTIONS=$(ASAN) UBSAN_OPTIONS=print_stacktrace=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  $(call BARE_PYTHON,build/asan) -m pytest -q -n $(JOBS) --capture=sys
+	  $(call BARE_PYTHON,build/asan) -m pytest -q -n $(JOBS) --dist worksteal --capture=sys
 
 # clang's OpenMP runtime tells ThreadSanitizer about its barriers (libgomp does not: only false alarms).
 tsan: $(VENV)/.clang $(VENV)/.installed ## C++ tests under ThreadSanitizer

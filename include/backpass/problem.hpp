@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace backpass {
@@ -16,6 +17,7 @@ struct Problem {
 };
 
 /// Throws InvalidInput (or Unsupported, when every problem is of that kind) listing all of them; nothing when empty.
-void throw_if_any(const std::vector<Problem>& problems);
+/// The message starts with `opening`, which names the file that they are about: "[file 'x.onnx'] ".
+void throw_if_any(const std::vector<Problem>& problems, std::string_view opening = {});
 
 }  // namespace backpass

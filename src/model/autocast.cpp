@@ -43,7 +43,7 @@ std::size_t data_count(const NodeProto& node) { return node.op_type == "Dropout"
 /// Names of values, at the top level, that are float32.
 std::set<std::string> float_values(const onnx_io::ModelProto& model) {
   const Import import = import_model(model);
-  throw_if_any(import.problems);
+  throw_if_any(import.problems, model.opening);
   std::set<std::string> names;
   auto note = [&](const Value* v) {
     if (v != nullptr && v->type.is_tensor() && v->type.dtype == DType::float32) names.insert(v->name);

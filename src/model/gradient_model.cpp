@@ -129,7 +129,7 @@ std::vector<Problem> gradient_problems(const onnx_io::ModelProto& model, const G
 
 onnx_io::ModelProto gradient_model(const onnx_io::ModelProto& model, const GradientRequest& request) {
   Opened opened = open(model, request);
-  throw_if_any(all_problems(opened, request));
+  throw_if_any(all_problems(opened, request), model.opening);
   Graph& graph = *opened.graph;
   std::vector<Value*> seeds = request.seeds_as_inputs ? make_seeds(opened) : std::vector<Value*>();
   std::vector<Value*> gradients = add_gradients(graph, opened.outputs, seeds, opened.wrt, {request.standard_only});

@@ -462,7 +462,7 @@ std::unique_ptr<Graph> import_as_written(const onnx_io::ModelProto& model) {
   auto graph = std::make_unique<Graph>();
   Scope scope(*graph, nullptr);
   Importer(session, opsets).build_graph(model.graph, *graph, scope);
-  throw_if_any(session.problems);
+  throw_if_any(session.problems, model.opening);
   return graph;
 }
 

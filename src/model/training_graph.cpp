@@ -59,7 +59,7 @@ void set_outputs(onnx_io::GraphProto& graph, const Names& names) {
 
 std::unique_ptr<Graph> import_or_throw(const onnx_io::ModelProto& model) {
   Import import = import_model(model);
-  throw_if_any(import.problems);
+  throw_if_any(import.problems, model.opening);
   return std::move(import.graph);
 }
 

@@ -177,6 +177,7 @@ struct ModelProto {
   StringPairs metadata_props;
   std::vector<std::string> raw_training_info;  ///< serialized TrainingInfoProto, kept as bytes
   std::vector<std::string> raw_configuration;  ///< serialized DeviceConfigurationProto, kept as bytes
+  std::string opening;                         ///< of messages about it: "[file 'x.onnx'] "; empty of one in memory
 };
 
 }  // namespace backpass::onnx_io

@@ -144,7 +144,9 @@ ModelProto read_model(const std::filesystem::path& file, const ReadLimits& limit
   const auto mapped = MappedFile::open(file, label);
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   ReadContext context(label, limits, mapped, folder);
-  return read_model(context, mapped->bytes());
+  ModelProto model = read_model(context, mapped->bytes());
+  model.opening = label;
+  return model;
 }
 
 ModelProto read_model(std::string_view bytes, std::shared_ptr<const void> owner, const std::filesystem::path& folder,

@@ -41,7 +41,7 @@ struct InferenceSession::Impl {
       : options(checked(o)), opset(opset_of(model)), passes({o.disabled_passes, o.verify_passes}, kEveryPass) {
     CallScope call(options);
     Import import = import_model(model);
-    throw_if_any(import.problems);
+    throw_if_any(import.problems, model.opening);
     graph = std::move(import.graph);
     for (const Value* v : graph->inputs) inputs.push_back(describe(*v));
     for (const Value* v : graph->outputs) outputs.push_back(describe(*v));

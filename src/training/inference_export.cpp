@@ -15,7 +15,7 @@ void set_output_types(onnx_io::ModelProto& model, std::span<const std::string> o
     model.graph.output.back().name = name;
   }
   Import import = import_model(model);
-  throw_if_any(import.problems);
+  throw_if_any(import.problems, model.opening);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     model.graph.output[i].type = to_proto(import.graph->outputs[i]->type);
   }

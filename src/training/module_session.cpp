@@ -50,7 +50,7 @@ struct Imported {
 Imported import(const onnx_io::ModelProto& model, const SessionOptions& options) {
   CallScope call(checked(options));
   Import result = import_model(model);
-  throw_if_any(result.problems);
+  throw_if_any(result.problems, model.opening);
   return {std::move(result.graph), opset_of(model)};
 }
 

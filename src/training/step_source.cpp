@@ -13,7 +13,7 @@ StepSource::StepSource(const onnx_io::ModelProto& model, const std::function<boo
                        bool optimize)
     : opset_(opset_of(model)) {
   Import import = import_model(model);
-  throw_if_any(import.problems);
+  throw_if_any(import.problems, model.opening);
   graph_ = std::move(import.graph);
   for (const Value* v : graph_->inputs) {
     if (is_parameter(v->name)) parameters_.insert(v->name);

@@ -56,7 +56,7 @@ Differentiable differentiable(onnx_io::ModelProto model, const std::string& loss
   model.graph.output.assign(1, {});
   model.graph.output[0].name = loss;
   Import import = import_model(model);
-  throw_if_any(import.problems);
+  throw_if_any(import.problems, model.opening);
   Differentiable found;
   const Value* value = import.graph->outputs[0];
   found.loss = value->type.dtype;

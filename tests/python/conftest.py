@@ -6,10 +6,12 @@ import gc
 import os
 from typing import Any
 
+# Before any test imports torch: its threads would spin for work on cores that the tests beside these need.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("BACKPASS_VERIFY_PASSES", "1")  # whatever a test runs, each pass must leave a sound graph
+
 import judges
 import pytest
-
-os.environ.setdefault("BACKPASS_VERIFY_PASSES", "1")  # whatever a test runs, each pass must leave a sound graph
 
 
 def pytest_collection_finish() -> None:

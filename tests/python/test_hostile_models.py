@@ -7,7 +7,10 @@ from pathlib import Path
 import backpass
 import hostile
 import numpy as np
+import onnx
 import pytest
+from backpass import _core
+from backpass.api import CheckpointState, Module
 from hostile.case import Case, parse
 
 
@@ -165,3 +168,31 @@ def test_integer_remainder_of_zero_does_not_crash() -> None:
     session = backpass.InferenceSession(parse("(int64[3] x, int64[3] z) => (y) { y = Mod(x, z) }"))
     feeds = {"x": np.array([7, 0, INT_MIN]), "z": np.array([0, 0, -1])}
     assert session.run(None, feeds)[0].tolist()[2] == 0
+
+
+WRONG = {
+    "too new": ("(float[2] x) => (float[2] y) { y = Relu(x) }", "opset of the default domain: got 81"),
+    "two problems": (
+        "(float[2,3] x) => (y) { [a] t = MatMul(x, x) [b] y = Frobnicate(t) }",
+        "2 problems:\n[MatMul 'a']",
+    ),
+}
+WAYS_IN = {
+    "inference": backpass.InferenceSession,
+    "gradient": lambda model: backpass.grad(model, ["x"]),
+    "training": lambda model: Module(str(model), CheckpointState(_core.CheckpointState())),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors_name_the_file(wrong: str, way: str, tmp_path: Path) -> None:
+    text, message = WRONG[wrong]
+    model = parse(text)
+    if wrong == "too new":
+        model.opset_import[0].version = 81
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    with pytest.raises(backpass.Error) as caught:
+        WAYS_IN[way](path)
+    assert str(caught.value).startswith(f"[file '{path}'] {message}")

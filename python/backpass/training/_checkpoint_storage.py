@@ -15,12 +15,12 @@ import numpy as np
 
 from backpass._atomic_file import atomic_file
 from backpass.trainer.checkpoint import UNREADABLE
+from backpass.training._checkpoint_layout import STORED_AS, Layout
 from backpass.training._needs_trainer import need
 from backpass.training._user_dict import from_serialized_hex, to_serialized_hex
 
 __all__ = ["from_serialized_hex", "load", "save", "to_serialized_hex"]
 
-_STORED_AS = "stored_as"  #: attribute of a dataset whose element type HDF5 does not know
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"  #: what all HDF5 begins with
 _USER_BLOCK = 512  #: bytes before it, the fewest that HDF5 allows
 _SEAL = "Backpass checkpoint: CRC-32 {:08x} of {} bytes\n"
@@ -34,19 +34,15 @@ def save(save_obj: Mapping[str, Any], save_path: str | os.PathLike[str]) -> None
     path = os.fspath(save_path)
     if os.path.exists(path):
         raise FileExistsError(f"'{path}' exists already; save to another path, or remove it first")
-    tree = {name: _storable(name, value) for name, value in save_obj.items()}
-    content = _image(tree, h5py)
+    tree = {_escaped(name): _storable(name, value) for name, value in save_obj.items()}
+    layout = Layout(tree, h5py, _USER_BLOCK)
+    checksum, length = 0, 0
+    for piece in layout.pieces():
+        checksum, length = zlib.crc32(piece, checksum), length + len(piece)
     with atomic_file(path) as file:
-        file.write(_seal(zlib.crc32(content), len(content)))
-        file.write(content)
-
-
-def _image(tree: Mapping[str, Any], h5py: Any) -> bytes:
-    """The file, in memory: HDF5 ends the process where a disk is full."""
-    with h5py.File("image", "w", driver="core", backing_store=False, userblock_size=_USER_BLOCK) as file:
-        _write(file, tree)
-        file.flush()
-        return bytes(file.id.get_file_image())  # without the user block
+        file.write(_seal(checksum, length))
+        for piece in layout.pieces():
+            file.write(piece)
 
 
 def load(path: str | os.PathLike[str], key: str | None = None) -> Any:
@@ -101,9 +97,9 @@ def _part(file: Any, key: str | None, h5py: Any) -> Any:
 
 
 def _storable(path: str, value: Any) -> Any:
-    """Dicts of arrays and text; ValueError for anything else."""
+    """Dicts of arrays and text, by names that HDF5 takes; ValueError for anything else."""
     if isinstance(value, Mapping):
-        return {name: _storable(f"{path}/{name}", inner) for name, inner in value.items()}
+        return {_escaped(name): _storable(f"{path}/{name}", inner) for name, inner in value.items()}
     if isinstance(value, (str, bytes)):
         return value
     if hasattr(value, "detach"):  # a torch tensor
@@ -123,21 +119,11 @@ def _array_of(tensor: Any) -> np.ndarray[Any, Any]:
     return np.asarray(tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
 
 
-def _write(group: Any, tree: Mapping[str, Any]) -> None:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            _write(group.create_group(_escaped(name)), value)
-        elif getattr(value, "dtype", None) is not None and value.dtype.name == "bfloat16":
-            group.create_dataset(_escaped(name), data=value.view(np.uint16)).attrs[_STORED_AS] = "bfloat16"
-        else:
-            group.create_dataset(_escaped(name), data=value)
-
-
 def _read(item: Any, h5py: Any) -> Any:
     if isinstance(item, h5py.Group):
         return {_unescaped(name): _read(inner, h5py) for name, inner in item.items()}
     value = item[()]
-    if item.attrs.get(_STORED_AS) == "bfloat16":
+    if item.attrs.get(STORED_AS) == "bfloat16":
         import ml_dtypes
 
         return value.view(ml_dtypes.bfloat16)

@@ -118,22 +118,27 @@ def log_sigmoid_forward(b: GraphBuilder, node: fx.Node, x: Value) -> tuple[Value
 
 @lowers(aten.hardtanh.default)
 def hardtanh(b: GraphBuilder, node: fx.Node, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
-    """Clip, whose gradient is 1 at the bounds; torch's is 0 there."""
-    if x.dtype not in FLOATS:
+    """Clip, whose gradient is 1 at the bounds; torch's is 0 there, and Relu's at 0, too."""
+    if x.dtype not in FLOATS or not b.stop_gradient_kept:
         return b.op("Clip", x, low, high)
-    inside = b.op("And", b.op("Greater", x, low), b.op("Less", x, high))
-    return b.op("Where", inside, x, b.op("Clip", b.stop_gradient(x), low, high))
+    above = relu(b, node, x) if low == 0 else _limited(b, "LessOrEqual", x, low)
+    return _limited(b, "GreaterOrEqual", above, high)
+
+
+def _limited(b: GraphBuilder, beyond: str, x: Value, bound: Scalar) -> Value:
+    """The bound, where x is that or beyond it; torch compares 16-bit floats with a bound that is not rounded."""
+    wide = x if x.dtype == torch.float64 else b.cast(x, torch.float32)
+    return b.op("Where", b.op(beyond, wide, bound), bound, x)
 
 
 @lowers(aten.relu6.default)
 def relu6(b: GraphBuilder, node: fx.Node, x: Value) -> Value:
-    """By way of Relu, whose gradient at 0 is torch's: zeros are common, sixes are not."""
-    return b.op("Clip", relu(b, node, x), None, 6)
+    return hardtanh(b, node, x, 0, 6)
 
 
 @lowers(aten.threshold.default)
 def threshold(b: GraphBuilder, node: fx.Node, x: Value, limit: Scalar, value: Scalar) -> Value:
-    return b.op("Where", b.op("Greater", x, limit), x, value)
+    return b.op("Where", b.op("LessOrEqual", x, limit), value, x)  # NaN stays
 
 
 @lowers(aten.threshold_backward.default)
