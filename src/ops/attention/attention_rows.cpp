@@ -47,6 +47,43 @@ void choose_f32(float* HWY_RESTRICT scores, const bool* HWY_RESTRICT chosen, std
 }
 
 template <class T>
+bool any_above_as(const T* HWY_RESTRICT numbers, std::size_t n, T limit) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto l = hn::Set(d, limit);
+  std::size_t j = 0;
+  for (; j + 2 * lanes <= n; j += 2 * lanes) {
+    const auto a = hn::Le(hn::LoadU(d, numbers + j), l);
+    const auto b = hn::Le(hn::LoadU(d, numbers + j + lanes), l);
+    if (!hn::AllTrue(d, hn::And(a, b))) return true;
+  }
+  for (; j < n; ++j)
+    if (!(numbers[j] <= limit)) return true;
+  return false;
+}
+
+// Zero times a number is zero; times an infinity or NaN it is NaN, and so is the sum.
+template <class T>
+T zero_times(const T* HWY_RESTRICT numbers, std::int64_t n) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto sum = hn::Zero(d);
+  std::int64_t j = 0;
+  for (; j + lanes <= n; j += lanes) sum = hn::MulAdd(hn::Zero(d), hn::LoadU(d, numbers + j), sum);
+  T all = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; j < n; ++j) all += 0 * numbers[j];
+  return all;
+}
+
+template <class T>
+bool all_finite_as(const T* first, std::int64_t rows, std::int64_t length, std::int64_t stride) {
+  if (stride == length) return zero_times(first, rows * length) == 0;
+  T sum = 0;
+  for (std::int64_t i = 0; i < rows; ++i) sum += zero_times(first + i * stride, length);
+  return sum == 0;
+}
+
+template <class T>
 void score_gradient_as(const T* HWY_RESTRICT weights, T factor, T* HWY_RESTRICT slope, std::size_t n) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -72,6 +109,14 @@ void score_gradient_as(const T* HWY_RESTRICT weights, T factor, T* HWY_RESTRICT 
 
 void add_mask_f32(float* s, const float* m, std::size_t n) { add_mask_as(s, m, n); }
 void add_mask_f64(double* s, const double* m, std::size_t n) { add_mask_as(s, m, n); }
+bool any_above_f32(const float* x, std::size_t n, float l) { return any_above_as(x, n, l); }
+bool any_above_f64(const double* x, std::size_t n, double l) { return any_above_as(x, n, l); }
+bool all_finite_f32(const float* x, std::int64_t r, std::int64_t n, std::int64_t s) {
+  return all_finite_as(x, r, n, s);
+}
+bool all_finite_f64(const double* x, std::int64_t r, std::int64_t n, std::int64_t s) {
+  return all_finite_as(x, r, n, s);
+}
 void score_gradient_f32(const float* w, float f, float* s, std::size_t n) { score_gradient_as(w, f, s, n); }
 void score_gradient_f64(const double* w, double f, double* s, std::size_t n) { score_gradient_as(w, f, s, n); }
 
@@ -84,6 +129,10 @@ namespace backpass {
 HWY_EXPORT(add_mask_f32);
 HWY_EXPORT(add_mask_f64);
 HWY_EXPORT(choose_f32);
+HWY_EXPORT(any_above_f32);
+HWY_EXPORT(any_above_f64);
+HWY_EXPORT(all_finite_f32);
+HWY_EXPORT(all_finite_f64);
 HWY_EXPORT(score_gradient_f32);
 HWY_EXPORT(score_gradient_f64);
 
@@ -99,6 +148,18 @@ void choose_scores(float* scores, const bool* chosen, std::int64_t count) {
 void choose_scores(double* scores, const bool* chosen, std::int64_t count) {
   for (std::int64_t j = 0; j < count; ++j)
     if (!chosen[j]) scores[j] = -std::numeric_limits<double>::infinity();
+}
+bool any_above(const float* numbers, std::int64_t count, float limit) {
+  return HWY_DYNAMIC_DISPATCH(any_above_f32)(numbers, static_cast<std::size_t>(count), limit);
+}
+bool any_above(const double* numbers, std::int64_t count, double limit) {
+  return HWY_DYNAMIC_DISPATCH(any_above_f64)(numbers, static_cast<std::size_t>(count), limit);
+}
+bool all_finite(const float* first, std::int64_t rows, std::int64_t length, std::int64_t stride) {
+  return HWY_DYNAMIC_DISPATCH(all_finite_f32)(first, rows, length, stride);
+}
+bool all_finite(const double* first, std::int64_t rows, std::int64_t length, std::int64_t stride) {
+  return HWY_DYNAMIC_DISPATCH(all_finite_f64)(first, rows, length, stride);
 }
 void score_gradient(const float* weights, float factor, float* slope, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(score_gradient_f32)(weights, factor, slope, static_cast<std::size_t>(count));
