@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "kernels/thread_buffer.hpp"
@@ -60,11 +59,12 @@ class AttentionMask {
     std::fill(row, row + (begin - keys.begin), none);
     std::fill(row + (end - keys.begin), row + (keys.end - keys.begin), none);
     const std::int64_t first = first_ + query * t_.mask_strides.row;
-    if (t_.chosen_mask != nullptr) {
-      choose_scores(row + (begin - keys.begin), entries(t_.chosen_mask + first, begin, end), end - begin);
-    } else if (t_.added_mask != nullptr) {
-      add_mask(row + (begin - keys.begin), entries(t_.added_mask + first, begin, end), end - begin);
-    }
+    T* scores = row + (begin - keys.begin);
+    if (t_.added_mask != nullptr) add_mask(scores, entries(t_.added_mask + first, begin, end), end - begin);
+    if (t_.chosen_mask == nullptr) return;
+    const bool* chosen = entries(t_.chosen_mask + first, begin, end);
+    if (!lowers()) return choose_scores(scores, chosen, end - begin);
+    lower_scores(scores, chosen, static_cast<T>(s_.lowest), end - begin);
   }
 
   /// The gradient of a query's masked scores, added to that of the mask.
@@ -80,36 +80,30 @@ class AttentionMask {
 
  private:
   static constexpr int kEntries = 721;
-  static constexpr T kLowest = T(-1e30);  ///< added to any score worth the name, it is all that is left
+
+  bool lowers() const { return s_.lowest != -std::numeric_limits<double>::infinity(); }
+  /// Whether it does not matter if queries are shown other keys than those that are left out.
+  bool hides() const { return t_.chosen_mask != nullptr && !lowers() && s_.unseen != Unseen::nan; }
 
   /// Whether a query is shown a key by an entry of the mask.
   static bool shows(bool chosen) { return chosen; }
-  static bool shows(T added) { return !(added <= kLowest); }
-  static bool any_shows(const T* added, std::int64_t count) { return any_above(added, count, kLowest); }
-  /// Eight at a time.
-  static bool any_shows(const bool* chosen, std::int64_t count) {
-    std::int64_t j = 0;
-    for (std::uint64_t some = 0; j + 8 <= count; j += 8) {
-      std::memcpy(&some, chosen + j, 8);
-      if (some != 0) return true;
-    }
-    return std::find(chosen + j, chosen + count, true) != chosen + count;
-  }
+  static bool shows(T added) { return !(added <= kLowestScore); }
+  static bool any_shows(const T* added, std::int64_t count) { return any_above(added, count, kLowestScore); }
+  static bool any_shows(const bool* chosen, std::int64_t count) { return any_chosen(chosen, count); }
 
   /// The end of the last key that some of these queries are shown. Other keys, if they are not hidden altogether, weigh
   /// exactly nothing beside one that is shown, which each query must then have.
   template <class Entry>
   std::int64_t end_of_shown(const Entry* mask, const AttentionRows& queries, KeyRange r) const {
-    const bool hides = t_.chosen_mask != nullptr;
     std::int64_t end = r.begin;
     for (std::int64_t i = is_same_for(queries) ? 1 : queries.count; i-- > 0 && end < r.end;) {
       const std::int64_t query = queries.position(i);
       const Entry* row = mask + first_ + query * t_.mask_strides.row + keys_.start;
-      if (!hides && !is_shown_some(row, visible(query))) return r.end;
+      if (!hides() && !is_shown_some(row, visible(query))) return r.end;
       if (!any_shows(row + end, r.end - end)) continue;  // of a causal mask the last query sees most
       for (end = r.end; !shows(row[end - 1]);) --end;
     }
-    return hides || are_numbers({end, r.end}) ? end : r.end;
+    return hides() || are_numbers({end, r.end}) ? end : r.end;
   }
 
   bool is_same_for(const AttentionRows& queries) const {

@@ -1,5 +1,6 @@
 #include "ops/attention/attention_rows.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -30,20 +31,45 @@ void add_mask_as(T* HWY_RESTRICT scores, const T* HWY_RESTRICT added, std::size_
   for (; j < n; ++j) scores[j] = added[j] == kNone<T> ? kNone<T> : scores[j] + added[j];
 }
 
-void choose_f32(float* HWY_RESTRICT scores, const bool* HWY_RESTRICT chosen, std::size_t n) {
+/// scores[j] = other(scores[j]) where chosen[j] is false.
+template <class Other>
+void unless_chosen(float* HWY_RESTRICT scores, const bool* HWY_RESTRICT chosen, std::size_t n, const Other& other) {
   const hn::ScalableTag<float> d;
   const hn::ScalableTag<std::uint32_t> wide;
   const hn::Rebind<std::uint8_t, decltype(wide)> bytes;
   const std::size_t lanes = hn::Lanes(d);
-  const auto none = hn::Set(d, kNone<float>);
   std::size_t j = 0;
   for (; j + lanes <= n; j += lanes) {
     const auto b = hn::PromoteTo(wide, hn::LoadU(bytes, reinterpret_cast<const std::uint8_t*>(chosen) + j));
     const auto out = hn::RebindMask(d, hn::Eq(b, hn::Zero(wide)));
-    hn::StoreU(hn::IfThenElse(out, none, hn::LoadU(d, scores + j)), d, scores + j);
+    const auto x = hn::LoadU(d, scores + j);
+    hn::StoreU(hn::IfThenElse(out, other(d, x), x), d, scores + j);
   }
+  const hn::CappedTag<float, 1> one;
   for (; j < n; ++j)
-    if (!chosen[j]) scores[j] = kNone<float>;
+    if (!chosen[j]) hn::StoreU(other(one, hn::LoadU(one, scores + j)), one, scores + j);
+}
+
+void choose_f32(float* scores, const bool* chosen, std::size_t n) {
+  unless_chosen(scores, chosen, n, [](auto d, auto) HWY_ATTR { return hn::Set(d, kNone<float>); });
+}
+
+void lower_f32(float* scores, const bool* chosen, float lowest, std::size_t n) {
+  unless_chosen(scores, chosen, n, [=](auto d, auto x) HWY_ATTR { return hn::Add(x, hn::Set(d, lowest)); });
+}
+
+bool any_byte(const std::uint8_t* HWY_RESTRICT bytes, std::size_t n) {
+  const hn::ScalableTag<std::uint8_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t j = 0;
+  for (; j + 4 * lanes <= n; j += 4 * lanes) {
+    const auto a = hn::Or(hn::LoadU(d, bytes + j), hn::LoadU(d, bytes + j + lanes));
+    const auto b = hn::Or(hn::LoadU(d, bytes + j + 2 * lanes), hn::LoadU(d, bytes + j + 3 * lanes));
+    if (!hn::AllTrue(d, hn::Eq(hn::Or(a, b), hn::Zero(d)))) return true;
+  }
+  for (; j + lanes <= n; j += lanes)
+    if (!hn::AllTrue(d, hn::Eq(hn::LoadU(d, bytes + j), hn::Zero(d)))) return true;
+  return std::any_of(bytes + j, bytes + n, [](std::uint8_t b) { return b != 0; });
 }
 
 template <class T>
@@ -129,6 +155,8 @@ namespace backpass {
 HWY_EXPORT(add_mask_f32);
 HWY_EXPORT(add_mask_f64);
 HWY_EXPORT(choose_f32);
+HWY_EXPORT(lower_f32);
+HWY_EXPORT(any_byte);
 HWY_EXPORT(any_above_f32);
 HWY_EXPORT(any_above_f64);
 HWY_EXPORT(all_finite_f32);
@@ -148,6 +176,16 @@ void choose_scores(float* scores, const bool* chosen, std::int64_t count) {
 void choose_scores(double* scores, const bool* chosen, std::int64_t count) {
   for (std::int64_t j = 0; j < count; ++j)
     if (!chosen[j]) scores[j] = -std::numeric_limits<double>::infinity();
+}
+void lower_scores(float* scores, const bool* chosen, float lowest, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(lower_f32)(scores, chosen, lowest, static_cast<std::size_t>(count));
+}
+void lower_scores(double* scores, const bool* chosen, double lowest, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j)
+    if (!chosen[j]) scores[j] += lowest;
+}
+bool any_chosen(const bool* chosen, std::int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(any_byte)(reinterpret_cast<const std::uint8_t*>(chosen), static_cast<std::size_t>(count));
 }
 bool any_above(const float* numbers, std::int64_t count, float limit) {
   return HWY_DYNAMIC_DISPATCH(any_above_f32)(numbers, static_cast<std::size_t>(count), limit);

@@ -13,6 +13,13 @@ void add_mask(double* scores, const double* added, std::int64_t count);
 void choose_scores(float* scores, const bool* chosen, std::int64_t count);
 void choose_scores(double* scores, const bool* chosen, std::int64_t count);
 
+/// scores[j] += lowest where chosen[j] is false.
+void lower_scores(float* scores, const bool* chosen, float lowest, std::int64_t count);
+void lower_scores(double* scores, const bool* chosen, double lowest, std::int64_t count);
+
+/// Whether one is true.
+bool any_chosen(const bool* chosen, std::int64_t count);
+
 /// Whether a number is above the limit, or none (NaN).
 bool any_above(const float* numbers, std::int64_t count, float limit);
 bool any_above(const double* numbers, std::int64_t count, double limit);
