@@ -100,6 +100,7 @@ std::optional<AttentionSite> operation(Node& node) {
     return std::nullopt;
   if (node.input(kPastKey) != nullptr || node.input(kLengths) != nullptr || !has_only_first_output(node))
     return std::nullopt;
+  if (node.has_attribute("lowest")) return std::nullopt;  // RaggedAttention's masks hide, or are numbers
   AttentionSite site;
   site.result = &node;
   site.nodes = {&node};

@@ -76,8 +76,8 @@ class Fusion {
   void run(const WrittenAttentionGradient* gradient) {
     Builder b(graph_, found_.result, found_.result->name);
     operands_ = {Turned::of(found_.q), Turned::of(found_.keys).with_last_swapped(), Turned::of(found_.v)};
-    if (!found_.masks.empty()) mask_ = found_.masks.front().value;
     set_attributes(b);
+    if (!found_.masks.empty()) take_mask(b, found_.masks.front());
     choose_layout(b);
     Value* q = packed(b, operands_[0]);
     Value* k = packed(b, operands_[1]);
@@ -113,6 +113,16 @@ class Fusion {
       attributes_.emplace_back("seed", found_.dropout->attr_int("seed"));
     if (found_.unseen == Unseen::nan && !found_.masks.empty())
       attributes_.emplace_back("unseen_is_nan", std::int64_t{1});
+  }
+
+  /// Booleans are a quarter of the numbers that are made of them.
+  void take_mask(Builder& b, const WrittenMask& mask) {
+    mask_ = mask.value;
+    const std::optional<WrittenMask> boolean = boolean_mask(mask);
+    if (!boolean || static_cast<double>(static_cast<float>(boolean->lowest)) != boolean->lowest) return;
+    const bool is_hidden = boolean->kind == WrittenMask::Kind::hidden;
+    mask_ = is_hidden ? b.op("Not", {boolean->value}) : boolean->value;
+    attributes_.emplace_back("lowest", static_cast<float>(boolean->lowest));
   }
 
   /// Three axes are a batch of single heads; heads behind lengths stay there.

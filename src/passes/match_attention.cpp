@@ -247,6 +247,13 @@ std::optional<Factor> factor_of(const Node* node) {
 
 std::optional<WrittenAttention> match_attention(Node& result) { return Matcher(result).run(); }
 
+std::optional<WrittenMask> boolean_mask(const WrittenMask& added) {
+  const std::optional<Choice> choice = choice_of(added.value->producer);
+  if (added.kind != WrittenMask::Kind::added || !choice || number_of(choice->of) != 0) return std::nullopt;
+  const Value* boolean = choice->mask.value;
+  return boolean->type.shape == added.value->type.shape ? std::optional(choice->mask) : std::nullopt;
+}
+
 bool has_learned_mask(const Graph& graph, const std::vector<WrittenMask>& masks) {
   std::unordered_set<const Value*> seen;
   std::vector<const Value*> todo;

@@ -44,6 +44,9 @@ struct WrittenAttention {
 /// The attention whose result this node is. Who else reads what lies in between is not looked at.
 std::optional<WrittenAttention> match_attention(Node& result);
 
+/// The boolean mask that one of numbers is made of: 0 where a key takes part, elsewhere the lowest.
+std::optional<WrittenMask> boolean_mask(const WrittenMask& added);
+
 /// All of its masks in one, for operators that take one: null, boolean (true: takes part), or added to the scores.
 Value* joined_mask(Builder& b, const WrittenAttention& attention);
 

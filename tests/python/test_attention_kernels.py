@@ -27,15 +27,20 @@ def session(shapes: list[tuple[int, ...]], mask: np.ndarray | None, kind: int, t
     return _core.ModuleSession.from_bytes(model.SerializeToString(), ["q", "k", "v"], options)
 
 
-def gradients(
+def results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: np.ndarray | None, dy: torch.Tensor, **more: Any
 ) -> list[np.ndarray]:
+    """What attention gives, and the gradients of q, k and v."""
     threads = more.pop("threads", 1)
     kind = TensorProto.FLOAT if q.dtype == torch.float32 else TensorProto.DOUBLE
     s = session([tuple(x.shape) for x in (q, k, v)], mask, kind, threads, **more)
     inputs = [q, k, v] + ([] if mask is None else [torch.from_numpy(mask)])
-    _, run = s.forward(inputs, True)
-    return [torch.from_dlpack(d).numpy() for d in s.backward(run, [dy])]
+    outputs, run = s.forward(inputs, True)
+    return [torch.from_dlpack(x).numpy() for x in [*outputs, *s.backward(run, [dy])]]
+
+
+def gradients(*tensors: Any, **more: Any) -> list[np.ndarray]:
+    return results(*tensors, **more)[1:]
 
 
 def expected(
@@ -132,6 +137,54 @@ def test_a_triangle_is_as_good_as_causal(shape: tuple[int, int]) -> None:
     mask = np.tril(np.ones(shape, np.bool_))
     for a, b in zip(gradients(q, k, v, mask, dy), gradients(q, k, v, None, dy, is_causal=1), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+LOWEST = [np.finfo(np.float32).min, -1e30, -np.inf]
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+@pytest.mark.parametrize("shape", [(130, 130), (200, 77), (5, 300), (1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+def test_so_is_a_triangle_of_numbers(shape: tuple[int, int], lowest: float, dtype: torch.dtype) -> None:
+    q, k, v, dy = case(2, 1, *shape, 24, 24, dtype)
+    mask = np.where(np.tril(np.ones(shape, np.bool_)), 0, lowest).astype(q.numpy().dtype)
+    for a, b in zip(results(q, k, v, mask, dy), results(q, k, v, None, dy, is_causal=1), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_where_all_keys_have_the_lowest_number_they_count_alike(causal: int) -> None:
+    q, k, v, dy = case(2, 2, 150, 300, 16, 16, torch.float32)
+    mask = np.where(np.tril(np.ones((150, 300), np.bool_)), 0, np.finfo(np.float32).min).astype(np.float32)
+    mask[7] = np.finfo(np.float32).min  # in the first block of queries; those behind it leave keys out
+    check(q, k, v, dy, mask, is_causal=causal)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", [1, 2], ids=["key", "value"])
+def test_nothing_times_what_is_no_number_is_none(bad: float, where: int) -> None:
+    tensors = case(1, 1, 150, 150, 8, 24, torch.float32)
+    mask = np.where(np.tril(np.ones((150, 150), np.bool_)), 0, np.finfo(np.float32).min).astype(np.float32)
+    tensors[where][1, 0, 140, 3] = bad  # which no query of the first block sees
+    q, k, v, dy = tensors
+    y, dq = results(q, k, v, mask, dy)[:2]
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + torch.from_numpy(mask)
+    want = torch.isnan(torch.softmax(scores, -1) @ v).numpy()
+    assert want[1].any()
+    np.testing.assert_array_equal(np.isnan(y), want)
+    assert np.isnan(dq[1]).any()
+    assert np.isfinite(dq[0]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_mask_of_numbers_that_are_none(threads: int) -> None:
+    q, k, v, dy = case(2, 2, 150, 300, 16, 16, torch.float32)
+    mask = np.where(np.tril(np.ones((150, 300), np.bool_)), 0, np.finfo(np.float32).min).astype(np.float32)
+    mask[100, 280] = np.nan
+    y = results(q, k, v, mask, dy, threads=threads)[0]
+    bad = np.zeros(150, bool)
+    bad[100] = True
+    np.testing.assert_array_equal(np.isnan(y).all(-1), np.broadcast_to(bad, (2, 2, 150)))
 
 
 def test_softcap() -> None:

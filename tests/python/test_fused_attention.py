@@ -18,7 +18,8 @@ from torch import nn
 from training_networks import export
 
 KINDS = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE}
-FORMS = ("bare", "added", "chosen", "safe")
+FORMS = ("bare", "added", "chosen", "safe", "lowered", "raised")
+OF_BOOLEANS = ("chosen", "lowered", "raised")
 SEED = 11
 
 
@@ -90,6 +91,10 @@ def written(c: Case, symbolic: bool = False) -> onnx.ModelProto:
     elif c.form == "chosen":
         nodes += [helper.make_node("Where", ["m", "s1", "low"], ["s2"]), soft("s2", "p0")]
         nodes += [helper.make_node("Where", ["m", "p0", "zero"], ["p"])]
+    elif c.form in ("lowered", "raised"):
+        chosen = ["m", "zero", "low"] if c.form == "lowered" else ["m", "low", "zero"]
+        nodes += [helper.make_node("Where", chosen, ["added"]), helper.make_node("Add", ["added", "s1"], ["s2"])]
+        nodes += [soft("s2", "p")]
     else:
         nodes += [
             helper.make_node("Add", ["s1", "m"], ["s2"]),
@@ -113,7 +118,7 @@ def written(c: Case, symbolic: bool = False) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info(n, kind, s) for n, s in zip("qkv", shapes, strict=False)]
     if c.form != "bare":
         extents = [{c.queries: "s", c.keys: "t"}[d] if symbolic and d > 1 else d for d in c.mask_shape]
-        inputs += [helper.make_tensor_value_info("m", TensorProto.BOOL if c.form == "chosen" else kind, extents)]
+        inputs += [helper.make_tensor_value_info("m", TensorProto.BOOL if c.form in OF_BOOLEANS else kind, extents)]
     initializers = [
         constant("scale", c.scale, real), constant("low", np.finfo(real).min, real), constant("zero", 0, real),
         constant("none", -np.inf, real), constant("last", [-1], np.int64), constant("ratio", c.ratio, np.float32),
@@ -139,7 +144,7 @@ def tensors(c: Case) -> list[torch.Tensor]:
     if c.form == "bare":
         return found
     mask = rng.standard_normal(c.mask_shape)
-    if c.form == "chosen":
+    if c.form in OF_BOOLEANS:
         return [*found, torch.from_numpy(mask > -0.3)]
     mask[mask < -0.8] = -np.inf
     if c.form == "added" and mask.size:
@@ -187,6 +192,9 @@ def in_torch(c: Case, given: list[torch.Tensor], kept: torch.Tensor) -> list[tor
     scores = h[0] @ h[1].transpose(-1, -2) * float(np.float32(c.scale) if c.dtype == torch.float32 else c.scale)
     if c.form == "chosen":
         scores = scores.masked_fill(~given[4], -np.inf)
+    elif c.form in OF_BOOLEANS:
+        low = given[4] if c.form == "raised" else ~given[4]
+        scores = scores + torch.zeros(low.shape).double().masked_fill(low, torch.finfo(c.dtype).min)
     elif c.form != "bare":
         scores = scores + given[4].double()
     p = torch.softmax(scores, -1)
@@ -348,6 +356,18 @@ def test_no_numbers_without_dropout() -> None:
     assert_close(found, run(session(without_dropout(c), fused=False), c, given), c.dtype)
 
 
+@pytest.mark.parametrize("form", ["lowered", "raised"])
+@pytest.mark.parametrize("lowest", [-np.inf, np.finfo(np.float32).min])
+def test_blocks_of_queries_that_are_shown_nothing(form: str, lowest: float) -> None:
+    """Without a number in any of their probabilities, or with all keys alike."""
+    c = Case(form, heads=2, queries=513, keys=521, mask_shape=(2, 1, 513, 521))
+    given = tensors(c)
+    given[4][1, :, 64:400] = form == "raised"
+    models = without_dropout(c)
+    next(x for x in models.graph.initializer if x.name == "low").CopyFrom(constant("low", lowest, np.float32))
+    assert_close(run(session(models), c, given), run(session(models, fused=False), c, given), c.dtype)
+
+
 def test_few_scores_without_dropout_stay() -> None:
     assert not is_fused(session(without_dropout(Case())))
 
@@ -425,3 +445,35 @@ def test_derivatives_in_standard_operators_draw_the_same() -> None:
         assert float(values["loss"]) == pytest.approx(float((values["v_grad"] * v).sum()), rel=1e-4)
         losses.add(float(values["loss"]))
     assert len(losses) == 3
+
+
+def lowered(lowest: float) -> onnx.ModelProto:
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 3, 5, 4)) for n in "qkv"]
+    inputs.append(helper.make_tensor_value_info("m", TensorProto.BOOL, (5, 5)))
+    node = helper.make_node("FusedAttention", [*"qkvm"], ["y"], domain="backpass", name="one", lowest=lowest)
+    product = helper.make_node("Mul", ["y", "q"], ["w"])
+    total = helper.make_node("ReduceSum", ["w"], ["loss"], keepdims=0)
+    outputs = [helper.make_tensor_value_info("loss", TensorProto.FLOAT, ())]
+    graph = helper.make_graph([node, product, total], "g", inputs, outputs)
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("backpass", 1)]
+    return helper.make_model(graph, opset_imports=opsets)
+
+
+def test_derivatives_in_standard_operators_where_a_mask_adds_the_lowest() -> None:
+    """A query that is shown nothing has gradients, too."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 3, 5, 4)).astype(np.float32) for _ in range(3))
+    mask = np.tril(np.ones((5, 5), np.bool_), -1)
+    model = lowered(float(np.finfo(np.float32).min))
+    standard = backpass.InferenceSession(backpass.grad(model, wrt=["q", "k", "v"]).SerializeToString())
+    wanted = standard.run(["loss", "q_grad", "k_grad", "v_grad"], {"q": q, "k": k, "v": v, "m": mask})
+    s = session(model)
+    (loss,), pending = s.forward([torch.from_numpy(x) for x in (q, k, v, mask)], True, SEED)
+    found = [torch.from_dlpack(t) for t in (loss, *s.backward(pending, [torch.ones(())]))]
+    assert_close(found, [torch.from_numpy(np.asarray(w)) for w in wanted], torch.float32)
+    assert float(found[2][:, :, :, 0].abs().max()) > 0
+
+
+def test_a_lowest_number_that_is_none_is_refused() -> None:
+    with pytest.raises(backpass.InvalidInput, match=r"FusedAttention.*attribute 'lowest': got -5"):
+        session(lowered(-5.0))

@@ -1,5 +1,6 @@
 // Attention: scaled dot-product attention with masks, windows, shared key heads and a key/value cache. FusedAttention:
-// the same with dropout of the probabilities, (Attention's inputs, ratio, training_mode) {stream, seed, unseen_is_nan}.
+// the same with dropout of the probabilities, (Attention's inputs, ratio, training_mode) {stream, seed, unseen_is_nan,
+// lowest: what a boolean mask adds where it is false, -inf unless given}.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -45,6 +46,8 @@ void check_attributes(const InferContext& c) {
     const std::int64_t size = c.node.attr_int(key, -1);
     c.require(size >= -1, "attribute '", key, "': got ", size, ", expected -1 or more");
   }
+  const float lowest = c.node.attr_float("lowest", kLowestScore);
+  c.require(lowest <= kLowestScore, "attribute 'lowest': got ", lowest, ", expected ", kLowestScore, " or less");
   c.require(c.has_input(kPastKey) == c.has_input(kPastValue),
             "past_key and past_value: got one, expected both or none");
   c.require(!c.has_input(kPastKey) || !c.has_input(kLengths),

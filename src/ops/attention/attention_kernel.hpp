@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "support/philox.hpp"
@@ -15,6 +16,9 @@ struct AttentionStrides {
   std::int64_t head = 0;
   std::int64_t row = 0;
 };
+
+/// Added to any score worth the name, it is all that is left; beside another score its softmax is 0.
+inline constexpr float kLowestScore = -1e30F;
 
 /// What a query that may attend no key gives.
 enum class Unseen : std::uint8_t {
@@ -38,6 +42,9 @@ struct AttentionShape {
   std::int64_t left_window = -1;  ///< -1: unbounded
   std::int64_t right_window = -1;
   Unseen unseen = Unseen::zero;
+  /// Added to the scores of keys that a boolean mask does not choose. Less than infinite, it leaves such keys to
+  /// queries that have no other.
+  double lowest = -std::numeric_limits<double>::infinity();
 };
 
 /// Rows of one batch item that lie behind each other, at ascending positions of it.

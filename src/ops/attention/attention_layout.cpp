@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace backpass {
 
@@ -29,6 +30,7 @@ AttentionShape attention_shape(const Node& node, const HeadTensor& q, const Head
                                         : 1 / std::sqrt(static_cast<double>(q.size));
   s.softcap = node.attr_float("softcap", 0);
   s.unseen = node.attr_int("unseen_is_nan", 0) != 0 ? Unseen::nan : Unseen::zero;
+  s.lowest = node.attr_float("lowest", -std::numeric_limits<float>::infinity());
   s.causal = node.attr_int("is_causal", 0) != 0;
   s.left_window = std::min(node.attr_int("left_window_size", -1), s.kv_len + s.q_len);
   s.right_window = std::min(node.attr_int("right_window_size", -1), s.kv_len + s.q_len);

@@ -134,6 +134,8 @@ class AttentionWriter {
       given = g_.op("Pad", {given, pads});
     }
     if (!chooses) return g_.cast_like(given, scores);
+    if (node_.has_attribute("lowest"))
+      return g_.where(given, g_.zero(scores), g_.number(node_.attr_float("lowest", 0), scores));
     allow(given);
     return nullptr;
   }
