@@ -14,6 +14,8 @@ struct AttentionStrides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
+
+  std::int64_t at(std::int64_t item, std::int64_t h, std::int64_t i) const { return item * batch + h * head + i * row; }
 };
 
 /// What a query that may attend no key gives.
