@@ -29,8 +29,9 @@ class DropoutRows {
     return span == count ? drawn : picked(drawn, begin, keys);
   }
 
-  void drop(const bool* kept, std::int64_t count, T* row) const {
-    keep_where(kept, count, static_cast<T>(dropout_.scale), row, row);
+  /// Those that are kept grow by what Dropout says, and by `factor`.
+  void drop(const bool* kept, std::int64_t count, T factor, T* row) const {
+    keep_where(kept, count, static_cast<T>(dropout_.scale) * factor, row, row);
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "ops/attention/attention_grad_kernel.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/activation.hpp"
@@ -9,14 +10,15 @@
 #include "kernels/thread_buffer.hpp"
 #include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
-#include "ops/attention/attention_rows.hpp"
+#include "ops/attention/attention_operands.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
 namespace {
 
-constexpr std::int64_t kQueries = 64;  // rows of scores that are worked on together, each over all keys
-constexpr std::int64_t kDepth = 256;   // keys summed over at a time: a panel of them stays in the first-level cache
+constexpr std::int64_t kDepth = 256;    // keys summed over at a time: a panel of them stays in the first-level cache
+constexpr std::int64_t kQueries = 128;  // rows of scores that are worked on together at most, each over all keys
+constexpr std::int64_t kQueriesOfMany = 64;  // of more keys than kDepth, or scores would leave the second-level cache
 
 enum Slot : int {
   kKeysAcross = 700,
@@ -27,17 +29,9 @@ enum Slot : int {
   kCapped,
   kQuery,
   kDy,
-  kScaled,
-  kPacked
-};
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-/// A few rows that lie next to each other, whatever their distance was.
-template <class T>
-struct Rows {
-  const T* data;
-  std::int64_t stride;
+  kPacked,
+  kKeyRows,
+  kValueRows
 };
 
 /// One key head of one batch item, with all query heads that share it: only they add to its gradients.
@@ -49,23 +43,30 @@ class KeyHead {
       : s_(shape), t_(tensors), g_(gradients), keys_(keys), head_(head), gemm_(gemm_kernels<T>()) {
     const std::int64_t k = at(t_.k_strides, head, keys_.first);
     const std::int64_t v = at(t_.v_strides, head, keys_.first);
-    k_ = t_.k + k, v_ = t_.v + v, dk_ = g_.dk + k, dv_ = g_.dv + v;
-    for (std::int64_t j = 0; j < keys_.count; ++j) {
-      std::fill_n(dk_ + j * t_.k_strides.row, s_.head, T(0));
-      std::fill_n(dv_ + j * t_.v_strides.row, s_.v_head, T(0));
-    }
+    k_ = {t_.k + k, t_.k_strides.row, keys.count, s_.head}, dk_ = g_.dk + k;
+    v_ = {t_.v + v, t_.v_strides.row, keys.count, s_.v_head}, dv_ = g_.dv + v;
+  }
+
+  /// What a head that comes next reads.
+  void fetch_for(const KeyHead& next) {
+    const std::int64_t group = s_.q_heads / s_.kv_heads;
+    ahead_.add(next.k_);
+    ahead_.add(next.v_);
+    ahead_.add({t_.q + next.at(t_.q_strides, next.head_ * group, 0), t_.q_strides.row, s_.q_len, s_.head});
+    ahead_.add({g_.dy + next.at(t_.y_strides, next.head_ * group, 0), t_.y_strides.row, s_.q_len, s_.v_head});
   }
 
   void run(std::span<const AttentionRows> queries) {
-    if (queries.empty()) return;
-    pack_keys();
+    if (!queries.empty()) pack_keys();
+    const std::int64_t together = keys_.count <= kDepth ? kQueries : kQueriesOfMany;
     const std::int64_t group = s_.q_heads / s_.kv_heads;
     for (std::int64_t h = head_ * group; h < (head_ + 1) * group; ++h) {
       const AttentionMask<T> mask(s_, t_, keys_, h);
       for (const AttentionRows& rows : queries)
-        for (std::int64_t first = 0; first < rows.count; first += kQueries)
-          add_queries(mask, h, rows.part(first, std::min(kQueries, rows.count - first)));
+        for (std::int64_t first = 0; first < rows.count; first += together)
+          add_queries(mask, h, rows.part(first, std::min(together, rows.count - first)));
     }
+    begin_sums({0, 0});
   }
 
  private:
@@ -74,28 +75,36 @@ class KeyHead {
     const AttentionRows& queries;
     const AttentionMask<T>& mask;
     DropoutRows<T> dropout;
-    Rows<T> q, dy;
+    HeadRows<T> q, dy;
   };
 
   std::int64_t at(const AttentionStrides& strides, std::int64_t h, std::int64_t row) const {
-    return keys_.item * strides.batch + h * strides.head + row * strides.row;
+    return strides.at(keys_.item, h, row);
   }
 
   /// Keys and values as right factors, once for all queries.
   void pack_keys() {
-    const std::int64_t columns = round_up(keys_.count, gemm_.panel);
-    T* keys = thread_buffer<T, kKeysAcross>(columns * s_.head);
-    T* values = thread_buffer<T, kValuesAcross>(columns * s_.v_head);
-    gemm_.pack(true, s_.head, keys_.count, k_, t_.k_strides.row, keys, s_.head * gemm_.panel);
-    gemm_.pack(true, s_.v_head, keys_.count, v_, t_.v_strides.row, values, s_.v_head * gemm_.panel);
-    const std::int64_t head = round_up(s_.head, gemm_.panel);
+    const HeadRows<T> k = gathered<kKeyRows>(k_);
+    keys_across_ = packed_across<kKeysAcross>(k);
+    values_across_ = packed_across<kValuesAcross>(gathered<kValueRows>(v_));
+    const std::int64_t head = padded_columns<T>(s_.head);
     T* along = thread_buffer<T, kKeysAlong>(head * keys_.count);
-    for (std::int64_t j = 0; j < keys_.count; j += kDepth) {
-      const std::int64_t depth = std::min(kDepth, keys_.count - j);
-      gemm_.pack(false, depth, s_.head, k_ + j * t_.k_strides.row, t_.k_strides.row, along + j * head,
-                 depth * gemm_.panel);
+    for (std::int64_t j = 0; j < keys_.count; j += kDepth)
+      pack_along(k.part(j, std::min(kDepth, keys_.count - j)), along + j * head);
+    keys_along_ = along;
+  }
+
+  /// Before something is added to the gradients of some keys: what to multiply by what they hold. The first block of
+  /// queries to see all keys need not find zeros.
+  T begin_sums(KeyRange keys) {
+    if (has_sums_) return T(1);
+    has_sums_ = true;
+    if (keys.end - keys.begin == keys_.count) return T(0);
+    for (std::int64_t j = 0; j < keys_.count; ++j) {
+      std::fill_n(dk_ + j * t_.k_strides.row, s_.head, T(0));
+      std::fill_n(dv_ + j * t_.v_strides.row, s_.v_head, T(0));
     }
-    keys_across_ = keys, values_across_ = values, keys_along_ = along;
+    return T(1);
   }
 
   /// What a block of queries sees, from a whole panel on.
@@ -108,12 +117,12 @@ class KeyHead {
   void add_queries(const AttentionMask<T>& mask, std::int64_t h, const AttentionRows& queries) {
     const KeyRange keys = seen_by(mask, queries);
     const std::int64_t q = at(t_.q_strides, h, queries.first);
-    const Block block{
-        .queries = queries,
-        .mask = mask,
-        .dropout = DropoutRows<T>(s_, t_.dropout, keys_, h),
-        .q = gathered<kQuery>(t_.q + q, t_.q_strides.row, queries.count, s_.head),
-        .dy = gathered<kDy>(g_.dy + at(t_.y_strides, h, queries.first), t_.y_strides.row, queries.count, s_.v_head)};
+    const Block block{.queries = queries,
+                      .mask = mask,
+                      .dropout = DropoutRows<T>(s_, t_.dropout, keys_, h),
+                      .q = gathered<kQuery>(HeadRows<T>{t_.q + q, t_.q_strides.row, queries.count, s_.head}),
+                      .dy = gathered<kDy>(HeadRows<T>{g_.dy + at(t_.y_strides, h, queries.first), t_.y_strides.row,
+                                                      queries.count, s_.v_head})};
     T factors[kQueries] = {};
     T* dq = g_.dq + q;
     if (keys.begin < keys.end) {
@@ -130,25 +139,36 @@ class KeyHead {
   void add_seen(const Block& block, KeyRange keys, T* factors, T* dq) {
     const std::int64_t rows = block.queries.count;
     const std::int64_t count = keys.end - keys.begin;
-    stride_ = round_up(count, kLine) + kLine;
+    stride_ = score_stride(count);
     T* slope = thread_buffer<T, kSlopes>(rows * stride_);
     T* p = weights(block, keys, factors);
     gemm_.multiply(rows, count, s_.v_head, block.dy.data, block.dy.stride, values_across_ + keys.begin * s_.v_head,
                    s_.v_head * gemm_.panel, slope, stride_, {});
     for (std::int64_t i = 0; i < rows; ++i) {
-      T* row = slope + i * stride_;
-      const bool* kept = t_.dropout.drops ? block.dropout.kept(block.queries.position(i), keys) : nullptr;
-      if (kept != nullptr) block.dropout.drop(kept, count, row);
-      score_gradient(p + i * stride_, factors[i], row, count);
-      if (g_.dmask != nullptr) block.mask.add_gradient(block.queries.position(i), keys, row, g_.dmask);
-      if (kept != nullptr) block.dropout.drop(kept, count, p + i * stride_);
-      if (s_.softcap > 0) uncap(slope + i * stride_, i * stride_, count);
+      ahead_.fetch();
+      differentiate(block, i, keys, factors[i], p + i * stride_, slope + i * stride_);
     }
-    add_values(p, block.dy, factors, rows, keys);
+    const T beta = begin_sums(keys);
+    gemm_.multiply_transposed(count, s_.v_head, rows, p, stride_, packed_along<kPacked>(block.dy), rows * gemm_.panel,
+                              dv_ + keys.begin * t_.v_strides.row, t_.v_strides.row, {T(1), beta});
     set_query_gradient(slope, rows, keys, dq);
-    const T* packed = pack_rows(block.q.data, block.q.stride, rows, s_.head);
-    gemm_.multiply_transposed(count, s_.head, rows, slope, stride_, packed, rows * gemm_.panel,
-                              dk_ + keys.begin * t_.k_strides.row, t_.k_strides.row, {static_cast<T>(s_.scale), T(1)});
+    gemm_.multiply_transposed(count, s_.head, rows, slope, stride_, packed_along<kPacked>(block.q), rows * gemm_.panel,
+                              dk_ + keys.begin * t_.k_strides.row, t_.k_strides.row, {static_cast<T>(s_.scale), beta});
+  }
+
+  /// One row: from the gradient of what multiplied the values to that of products of queries and keys, and from weights
+  /// to what did multiply.
+  void differentiate(const Block& block, std::int64_t i, KeyRange keys, T factor, T* p, T* slope) {
+    const std::int64_t count = keys.end - keys.begin;
+    const std::int64_t query = block.queries.position(i);
+    const bool* kept = t_.dropout.drops ? block.dropout.kept(query, keys) : nullptr;
+    if (kept != nullptr) block.dropout.drop(kept, count, T(1), slope);
+    score_gradient(p, factor, slope, count);
+    if (g_.dmask != nullptr) block.mask.add_gradient(query, keys, slope, g_.dmask);
+    const bool at_once = kept != nullptr && std::isfinite(factor);  // what is no number is so where it is dropped, too
+    if (kept != nullptr) block.dropout.drop(kept, count, at_once ? factor : T(1), p);
+    if (!at_once) affine_run(p, p, count, T(0), factor, T(0));
+    if (s_.softcap > 0) uncap(slope, i * stride_, count);
   }
 
   /// exp(score - largest) of a block of queries, zero throughout a row that sees no key, and one over the sum of each
@@ -174,6 +194,7 @@ class KeyHead {
 
   /// Of a query that sees no key, and so gives the mean of all values.
   void add_mean(const Block& block, std::int64_t i) {
+    begin_sums({0, 0});
     const bool drops = t_.dropout.drops;
     const bool* kept = drops ? block.dropout.kept(block.queries.position(i), {0, keys_.count}) : nullptr;
     const T share = static_cast<T>(drops ? t_.dropout.scale : 1) / static_cast<T>(keys_.count);
@@ -184,18 +205,8 @@ class KeyHead {
     }
   }
 
-  /// dv += p^T dy, where what the rows of p lack to sum to one is put into dy.
-  void add_values(const T* p, const Rows<T>& dy, const T* factors, std::int64_t rows, KeyRange keys) {
-    T* scaled = thread_buffer<T, kScaled>(rows * s_.v_head);
-    for (std::int64_t i = 0; i < rows; ++i)
-      affine_run(dy.data + i * dy.stride, scaled + i * s_.v_head, s_.v_head, T(0), factors[i], T(0));
-    const T* packed = pack_rows(scaled, s_.v_head, rows, s_.v_head);
-    gemm_.multiply_transposed(keys.end - keys.begin, s_.v_head, rows, p, stride_, packed, rows * gemm_.panel,
-                              dv_ + keys.begin * t_.v_strides.row, t_.v_strides.row, {T(1), T(1)});
-  }
-
   void set_query_gradient(const T* slope, std::int64_t rows, KeyRange keys, T* dq) const {
-    const std::int64_t head = round_up(s_.head, gemm_.panel);
+    const std::int64_t head = padded_columns<T>(s_.head);
     for (std::int64_t j = keys.begin; j < keys.end;) {
       const std::int64_t first = j / kDepth * kDepth;  // of the packed stretch that j is in
       const std::int64_t depth = std::min(kDepth, keys_.count - first);
@@ -221,31 +232,16 @@ class KeyHead {
     for (std::int64_t j = 0; j < count; ++j) slope[j] *= 1 - tanh[j] * tanh[j];
   }
 
-  /// Rows far apart fall into the same few sets of the first-level cache and evict each other.
-  template <int kSlot>
-  static Rows<T> gathered(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t length) {
-    if (stride <= length) return {from, stride};
-    T* to = thread_buffer<T, kSlot>(rows * length);
-    for (std::int64_t i = 0; i < rows; ++i) std::copy_n(from + i * stride, length, to + i * length);
-    return {to, length};
-  }
-
-  const T* pack_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t length) const {
-    T* packed = thread_buffer<T, kPacked>(rows * round_up(length, gemm_.panel));
-    gemm_.pack(false, rows, length, from, stride, packed, rows * gemm_.panel);
-    return packed;
-  }
-
-  static constexpr std::int64_t kLine = 16;  // keeps rows of scores from lying a power of two apart
-
   const AttentionShape& s_;
   const AttentionTensors<T>& t_;
   const AttentionGradients<T>& g_;
   const AttentionRows& keys_;
   std::int64_t head_;
   const GemmKernels<T>& gemm_;
-  const T *k_, *v_;
+  HeadRows<T> k_, v_;
   T *dk_, *dv_;
+  bool has_sums_ = false;  ///< whether dk and dv hold something
+  RowsAhead<T> ahead_;
   const T *keys_across_ = nullptr, *values_across_ = nullptr, *keys_along_ = nullptr;
   T* capped_ = nullptr;
   std::int64_t stride_ = 0;  ///< from row to row of scores
@@ -258,10 +254,14 @@ void attention_backward(const AttentionShape& shape, const AttentionTensors<T>& 
                         const AttentionGradients<T>& gradients) {
   const std::int64_t work = shape.q_len * shape.kv_len * (shape.head + shape.v_head);
   const AttentionRows queries{.count = shape.q_len};
-  parallel_for(shape.batch * shape.kv_heads, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = shape.batch * shape.kv_heads;
+  parallel_for(count, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const AttentionRows keys{.item = i / shape.kv_heads, .count = shape.kv_len};
-      KeyHead<T>(shape, tensors, gradients, keys, i % shape.kv_heads).run({&queries, 1});
+      const AttentionRows next{.item = (i + 1) / shape.kv_heads, .count = shape.kv_len};
+      KeyHead<T> head(shape, tensors, gradients, keys, i % shape.kv_heads);
+      if (i + 1 < count) head.fetch_for({shape, tensors, gradients, next, (i + 1) % shape.kv_heads});
+      head.run({&queries, 1});
     }
   });
 }

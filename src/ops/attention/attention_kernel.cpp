@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 #include "kernels/activation.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/normalize.hpp"
 #include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
+#include "ops/attention/attention_operands.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -17,8 +17,25 @@ namespace {
 // Keys of one block of scores: with kQueryRows queries both products run at full speed, and the block stays in the
 // second-level cache.
 constexpr std::int64_t kKeys = 256;
+// Fewer queries read keys and values where they lie.
+constexpr std::int64_t kWorthPacking = 16;
 
-/// A block of queries of one head.
+enum Slot : int { kScores = 712, kGathered, kKeysAcross, kValuesAlong };
+
+/// What a block of queries of one head reads.
+template <class T>
+struct BlockRows {
+  BlockRows(const AttentionShape& s, const AttentionTensors<T>& t, const AttentionRows& keys,
+            const AttentionRows& queries, std::int64_t h)
+      : q{t.q + t.q_strides.at(keys.item, h, queries.first), t.q_strides.row, queries.count, s.head},
+        k{t.k + t.k_strides.at(keys.item, key_head(s, h), keys.first), t.k_strides.row, keys.count, s.head},
+        v{t.v + t.v_strides.at(keys.item, key_head(s, h), keys.first), t.v_strides.row, keys.count, s.v_head} {}
+
+  static std::int64_t key_head(const AttentionShape& s, std::int64_t h) { return h / (s.q_heads / s.kv_heads); }
+
+  HeadRows<T> q, k, v;
+};
+
 template <class T>
 class QueryBlock {
  public:
@@ -31,12 +48,16 @@ class QueryBlock {
         mask_(shape, tensors, keys, h),
         dropout_(shape, tensors.dropout, keys, h),
         h_(h),
-        rows_(queries.count) {
-    const std::int64_t kv_head = h / (shape.q_heads / shape.kv_heads);
-    q_ = t_.q + at(t_.q_strides, h, queries.first);
-    k_ = t_.k + at(t_.k_strides, kv_head, keys.first);
-    v_ = t_.v + at(t_.v_strides, kv_head, keys.first);
-    y_ = t_.y + at(t_.y_strides, h, queries.first);
+        rows_(queries.count),
+        operands_(shape, tensors, keys, queries, h),
+        y_(tensors.y + tensors.y_strides.at(keys.item, h, queries.first)) {}
+
+  /// What a block that comes next reads, unless this one does, too.
+  void fetch_for(const BlockRows<T>& next) {
+    ahead_.add(next.q);
+    if (next.k.data == operands_.k.data) return;
+    ahead_.add(next.k);
+    ahead_.add(next.v);
   }
 
   void run() {
@@ -54,18 +75,45 @@ class QueryBlock {
   }
 
  private:
-  std::int64_t at(const AttentionStrides& strides, std::int64_t h, std::int64_t row) const {
-    return keys_.item * strides.batch + h * strides.head + row * strides.row;
+  void add_keys(KeyRange keys, bool is_first) {
+    const std::int64_t stride = score_stride(keys.end - keys.begin);
+    T* scores = thread_buffer<T, kScores>(rows_ * stride);
+    multiply_keys(keys, scores, stride);
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      ahead_.fetch();
+      weigh(i, keys, scores + i * stride, is_first);
+    }
+    add_values(keys, scores, stride, is_first ? T(0) : T(1));
   }
 
-  void add_keys(KeyRange keys, bool is_first) {
+  void multiply_keys(KeyRange keys, T* scores, std::int64_t stride) const {
     const std::int64_t count = keys.end - keys.begin;
-    T* scores = score_buffer(rows_ * count);
-    gemm<T>(false, true, rows_, count, s_.head, static_cast<T>(s_.scale), q_, t_.q_strides.row,
-            k_ + keys.begin * t_.k_strides.row, t_.k_strides.row, T(0), scores, count);
-    for (std::int64_t i = 0; i < rows_; ++i) weigh(i, keys, scores + i * count, is_first);
-    gemm<T>(false, false, rows_, s_.v_head, count, T(1), scores, count, v_ + keys.begin * t_.v_strides.row,
-            t_.v_strides.row, is_first ? T(0) : T(1), y_, t_.y_strides.row);
+    const HeadRows<T>& q = operands_.q;
+    const HeadRows<T> k = operands_.k.part(keys.begin, count);
+    const auto scale = static_cast<T>(s_.scale);
+    if (rows_ < kWorthPacking) {
+      gemm<T>(false, true, rows_, count, s_.head, scale, q.data, q.stride, k.data, k.stride, T(0), scores, stride);
+      return;
+    }
+    const GemmKernels<T>& kernels = gemm_kernels<T>();
+    const T* panels = packed_across<kKeysAcross>(k);
+    const HeadRows<T> near = gathered<kGathered>(q);
+    kernels.multiply(rows_, count, s_.head, near.data, near.stride, panels, s_.head * kernels.panel, scores, stride,
+                     {scale});
+  }
+
+  void add_values(KeyRange keys, const T* weights, std::int64_t stride, T beta) const {
+    const std::int64_t count = keys.end - keys.begin;
+    const HeadRows<T> v = operands_.v.part(keys.begin, count);
+    if (rows_ < kWorthPacking) {
+      gemm<T>(false, false, rows_, s_.v_head, count, T(1), weights, stride, v.data, v.stride, beta, y_,
+              t_.y_strides.row);
+      return;
+    }
+    const GemmKernels<T>& kernels = gemm_kernels<T>();
+    const T* panels = packed_along<kValuesAlong>(v);
+    kernels.multiply(rows_, s_.v_head, count, weights, stride, panels, count * kernels.panel, y_, t_.y_strides.row,
+                     {T(1), beta});
   }
 
   // From products to weights of one row; what earlier blocks gave is put on the same scale.
@@ -85,7 +133,7 @@ class QueryBlock {
     sum_[i] = sum_[i] * rescale + sum;
     if (!is_first && rescale != 1) scale_output(i, rescale);
     record(ScoreStage::probability, i, row);
-    if (t_.dropout.drops) dropout_.drop(dropout_.kept(queries_.position(i), keys), count, row);
+    if (t_.dropout.drops) dropout_.drop(dropout_.kept(queries_.position(i), keys), count, T(1), row);
   }
 
   void record(ScoreStage stage, std::int64_t i, const T* row) const {
@@ -114,15 +162,9 @@ class QueryBlock {
     const T share = static_cast<T>(drops ? t_.dropout.scale : 1) / static_cast<T>(keys_.count);
     T* y = y_ + i * t_.y_strides.row;
     for (std::int64_t j = 0; j < keys_.count; ++j) {
-      const T* v = v_ + j * t_.v_strides.row;
+      const T* v = operands_.v.data + j * operands_.v.stride;
       for (std::int64_t c = 0; c < s_.v_head && (!drops || kept[j]); ++c) y[c] += share * v[c];
     }
-  }
-
-  static T* score_buffer(std::int64_t count) {
-    thread_local std::vector<T> buffer;
-    if (static_cast<std::int64_t>(buffer.size()) < count) buffer.resize(static_cast<std::size_t>(count));
-    return buffer.data();
   }
 
   const AttentionShape& s_;
@@ -131,7 +173,8 @@ class QueryBlock {
   AttentionMask<T> mask_;
   DropoutRows<T> dropout_;
   std::int64_t h_, rows_;
-  const T *q_, *k_, *v_;
+  BlockRows<T> operands_;
+  RowsAhead<T> ahead_;
   T* y_;
   T max_[kQueryRows];  ///< largest score of each row so far
   T sum_[kQueryRows];  ///< sum of the row's weights so far
@@ -145,13 +188,22 @@ void attention(const AttentionShape& shape, const AttentionTensors<T>& tensors) 
   const AttentionRows all{.count = shape.q_len};
   const std::int64_t blocks = (shape.q_len + kQueryRows - 1) / kQueryRows;
   const std::int64_t work = std::min(kQueryRows, shape.q_len) * shape.kv_len * (shape.head + shape.v_head);
-  parallel_for(shape.batch * shape.q_heads * blocks, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+  auto keys_of = [&](std::int64_t i) {
+    return AttentionRows{.item = i / blocks / shape.q_heads, .count = shape.kv_len};
+  };
+  auto queries_of = [&](std::int64_t i) {
+    const std::int64_t first = i % blocks * kQueryRows;
+    return all.part(first, std::min(kQueryRows, shape.q_len - first));
+  };
+  auto head_of = [&](std::int64_t i) { return i / blocks % shape.q_heads; };
+  const std::int64_t count = shape.batch * shape.q_heads * blocks;
+  parallel_for(count, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t bh = i / blocks;
-      const std::int64_t first = i % blocks * kQueryRows;
-      const AttentionRows keys{.item = bh / shape.q_heads, .count = shape.kv_len};
-      const AttentionRows queries = all.part(first, std::min(kQueryRows, shape.q_len - first));
-      QueryBlock<T>(shape, tensors, keys, queries, bh % shape.q_heads).run();
+      const AttentionRows keys = keys_of(i);
+      const AttentionRows queries = queries_of(i);
+      QueryBlock<T> block(shape, tensors, keys, queries, head_of(i));
+      if (i + 1 < count) block.fetch_for({shape, tensors, keys_of(i + 1), queries_of(i + 1), head_of(i + 1)});
+      block.run();
     }
   });
 }

@@ -15,6 +15,8 @@ struct AttentionStrides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
+
+  std::int64_t at(std::int64_t item, std::int64_t h, std::int64_t i) const { return item * batch + h * head + i * row; }
 };
 
 /// Added to any score worth the name, it is all that is left; beside another score its softmax is 0.

@@ -133,6 +133,18 @@ void score_gradient_as(const T* HWY_RESTRICT weights, T factor, T* HWY_RESTRICT 
   for (; j < n; ++j) slope[j] = weights[j] * factor * (slope[j] - mean);
 }
 
+template <class T>
+void copy_rows_as(const T* HWY_RESTRICT from, std::size_t from_stride, std::size_t rows, std::size_t length,
+                  T* HWY_RESTRICT to, std::size_t to_stride, std::size_t filled) {
+  const hn::ScalableTag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t whole = length / lanes * lanes;
+  for (std::size_t i = 0; i < rows; ++i, from += from_stride, to += to_stride) {
+    for (std::size_t j = 0; j < whole; j += lanes) hn::StoreU(hn::LoadU(d, from + j), d, to + j);
+    for (std::size_t j = whole; j < filled; ++j) to[j] = j < length ? from[j] : T(0);
+  }
+}
+
 void add_mask_f32(float* s, const float* m, std::size_t n) { add_mask_as(s, m, n); }
 void add_mask_f64(double* s, const double* m, std::size_t n) { add_mask_as(s, m, n); }
 bool any_above_f32(const float* x, std::size_t n, float l) { return any_above_as(x, n, l); }
@@ -145,6 +157,14 @@ bool all_finite_f64(const double* x, std::int64_t r, std::int64_t n, std::int64_
 }
 void score_gradient_f32(const float* w, float f, float* s, std::size_t n) { score_gradient_as(w, f, s, n); }
 void score_gradient_f64(const double* w, double f, double* s, std::size_t n) { score_gradient_as(w, f, s, n); }
+void copy_rows_f32(const float* from, std::size_t step, std::size_t rows, std::size_t n, float* to, std::size_t to_step,
+                   std::size_t filled) {
+  copy_rows_as(from, step, rows, n, to, to_step, filled);
+}
+void copy_rows_f64(const double* from, std::size_t step, std::size_t rows, std::size_t n, double* to,
+                   std::size_t to_step, std::size_t filled) {
+  copy_rows_as(from, step, rows, n, to, to_step, filled);
+}
 
 }  // namespace backpass::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -163,6 +183,8 @@ HWY_EXPORT(all_finite_f32);
 HWY_EXPORT(all_finite_f64);
 HWY_EXPORT(score_gradient_f32);
 HWY_EXPORT(score_gradient_f64);
+HWY_EXPORT(copy_rows_f32);
+HWY_EXPORT(copy_rows_f64);
 
 void add_mask(float* scores, const float* added, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(add_mask_f32)(scores, added, static_cast<std::size_t>(count));
@@ -204,6 +226,18 @@ void score_gradient(const float* weights, float factor, float* slope, std::int64
 }
 void score_gradient(const double* weights, double factor, double* slope, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(score_gradient_f64)(weights, factor, slope, static_cast<std::size_t>(count));
+}
+void copy_rows(const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t length, float* to,
+               std::int64_t to_stride, std::int64_t filled) {
+  HWY_DYNAMIC_DISPATCH(copy_rows_f32)
+  (from, static_cast<std::size_t>(from_stride), static_cast<std::size_t>(rows), static_cast<std::size_t>(length), to,
+   static_cast<std::size_t>(to_stride), static_cast<std::size_t>(filled));
+}
+void copy_rows(const double* from, std::int64_t from_stride, std::int64_t rows, std::int64_t length, double* to,
+               std::int64_t to_stride, std::int64_t filled) {
+  HWY_DYNAMIC_DISPATCH(copy_rows_f64)
+  (from, static_cast<std::size_t>(from_stride), static_cast<std::size_t>(rows), static_cast<std::size_t>(length), to,
+   static_cast<std::size_t>(to_stride), static_cast<std::size_t>(filled));
 }
 
 }  // namespace backpass

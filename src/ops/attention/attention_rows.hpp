@@ -1,4 +1,4 @@
-// Steps of attention over one row of scores.
+// Steps of attention over rows of scores, and of heads.
 #pragma once
 
 #include <cstdint>
@@ -32,5 +32,11 @@ bool all_finite(const double* first, std::int64_t rows, std::int64_t length, std
 /// p = weights * factor.
 void score_gradient(const float* weights, float factor, float* slope, std::int64_t count);
 void score_gradient(const double* weights, double factor, double* slope, std::int64_t count);
+
+/// Rows at another distance, each filled up with zeros to `filled` elements, no fewer than `length`.
+void copy_rows(const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t length, float* to,
+               std::int64_t to_stride, std::int64_t filled);
+void copy_rows(const double* from, std::int64_t from_stride, std::int64_t rows, std::int64_t length, double* to,
+               std::int64_t to_stride, std::int64_t filled);
 
 }  // namespace backpass
