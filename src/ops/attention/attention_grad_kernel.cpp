@@ -16,9 +16,9 @@
 namespace backpass {
 namespace {
 
-constexpr std::int64_t kDepth = 256;    // keys summed over at a time: a panel of them stays in the first-level cache
-constexpr std::int64_t kQueries = 128;  // rows of scores that are worked on together at most, each over all keys
-constexpr std::int64_t kQueriesOfMany = 64;  // of more keys than kDepth, or scores would leave the second-level cache
+constexpr std::int64_t kDepth = 256;      // keys summed over at a time: a panel of them stays in the first-level cache
+constexpr std::int64_t kQueries = 128;    // rows of scores that are worked on together at most, each over all keys
+constexpr std::int64_t kFewQueries = 64;  // where scores would leave the second-level cache, or some see fewer keys
 
 enum Slot : int {
   kKeysAcross = 700,
@@ -58,13 +58,15 @@ class KeyHead {
 
   void run(std::span<const AttentionRows> queries) {
     if (!queries.empty()) pack_keys();
-    const std::int64_t together = keys_.count <= kDepth ? kQueries : kQueriesOfMany;
     const std::int64_t group = s_.q_heads / s_.kv_heads;
     for (std::int64_t h = head_ * group; h < (head_ + 1) * group; ++h) {
       const AttentionMask<T> mask(s_, t_, keys_, h);
       for (const AttentionRows& rows : queries)
-        for (std::int64_t first = 0; first < rows.count; first += together)
-          add_queries(mask, h, rows.part(first, std::min(together, rows.count - first)));
+        for (std::int64_t first = 0; first < rows.count;) {
+          const AttentionRows part = rows.part(first, together(mask, rows, first));
+          add_queries(mask, h, part);
+          first += part.count;
+        }
     }
     begin_sums({0, 0});
   }
@@ -112,6 +114,14 @@ class KeyHead {
     KeyRange keys = mask.seen_by(queries);
     keys.begin = keys.begin / gemm_.panel * gemm_.panel;
     return keys;
+  }
+
+  /// How many queries from `first` on make a block: many if already a few of them see all keys.
+  std::int64_t together(const AttentionMask<T>& mask, const AttentionRows& rows, std::int64_t first) const {
+    const std::int64_t few = std::min(kFewQueries, rows.count - first);
+    if (keys_.count > kDepth) return few;
+    const KeyRange seen = mask.seen_by(rows.part(first, few));
+    return seen.end - seen.begin == keys_.count ? std::min(kQueries, rows.count - first) : few;
   }
 
   void add_queries(const AttentionMask<T>& mask, std::int64_t h, const AttentionRows& queries) {
