@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "backpass/error.hpp"
 
@@ -14,7 +13,7 @@ namespace backpass::onnx_io {
 /// What the system refused, with its number for it.
 class FileError : public InvalidInput {
  public:
-  FileError(std::string message, int number) : InvalidInput(std::move(message)), code(number) {}
+  FileError(const std::string& message, int number) : InvalidInput(message), code(number) {}
   int code;  ///< of errno
 };
 

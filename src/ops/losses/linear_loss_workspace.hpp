@@ -16,7 +16,7 @@ namespace backpass {
 inline constexpr std::int64_t kForwardClasses = 12 * kTileClasses;
 inline constexpr std::int64_t kBackwardClasses = 3 * kTileClasses;
 // Where threads have shares of their own: how many there are at most, and classes that are worked on together.
-inline constexpr std::int64_t kMostShares = 8;
+inline constexpr std::int64_t kMostShares = 16;
 inline constexpr std::int64_t kPartClasses = kTileClasses / 2;
 inline constexpr std::int64_t kPackedRows = 64;
 
