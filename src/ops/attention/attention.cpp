@@ -46,7 +46,7 @@ void check_attributes(const InferContext& c) {
     const std::int64_t size = c.node.attr_int(key, -1);
     c.require(size >= -1, "attribute '", key, "': got ", size, ", expected -1 or more");
   }
-  const float lowest = c.node.attr_float("lowest", kLowestScore);
+  const float lowest = c.node.attr_float("lowest", static_cast<float>(kLowestScore));
   c.require(lowest <= kLowestScore, "attribute 'lowest': got ", lowest, ", expected ", kLowestScore, " or less");
   c.require(c.has_input(kPastKey) == c.has_input(kPastValue),
             "past_key and past_value: got one, expected both or none");

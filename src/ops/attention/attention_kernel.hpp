@@ -20,7 +20,7 @@ struct AttentionStrides {
 };
 
 /// Added to any score worth the name, it is all that is left; beside another score its softmax is 0.
-inline constexpr float kLowestScore = -1e30F;
+inline constexpr double kLowestScore = -1e30;
 
 /// What a query that may attend no key gives.
 enum class Unseen : std::uint8_t {

@@ -87,8 +87,10 @@ class AttentionMask {
 
   /// Whether a query is shown a key by an entry of the mask.
   static bool shows(bool chosen) { return chosen; }
-  static bool shows(T added) { return !(added <= kLowestScore); }
-  static bool any_shows(const T* added, std::int64_t count) { return any_above(added, count, kLowestScore); }
+  static bool shows(T added) { return !(added <= static_cast<T>(kLowestScore)); }
+  static bool any_shows(const T* added, std::int64_t count) {
+    return any_above(added, count, static_cast<T>(kLowestScore));
+  }
   static bool any_shows(const bool* chosen, std::int64_t count) { return any_chosen(chosen, count); }
 
   /// The end of the last key that some of these queries are shown. Other keys, if they are not hidden altogether, weigh
