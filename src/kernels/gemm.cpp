@@ -27,7 +27,7 @@ struct Panels {
 
 /// Rows of A that are read next.
 template <class T>
-struct RowsAhead {
+struct NextRows {
   const T* data = nullptr;
   std::int64_t elements = 0;
 };
@@ -35,8 +35,7 @@ struct RowsAhead {
 /// Those of the next piece, from row `first` of `rows` on. Other threads may be given it, where there are any; rows of
 /// a part of a wide matrix do not lie together.
 template <class T>
-RowsAhead<T> rows_ahead(const Operand<T>& a, std::int64_t k, std::int64_t first, std::int64_t rows,
-                        std::int64_t piece) {
+NextRows<T> next_rows(const Operand<T>& a, std::int64_t k, std::int64_t first, std::int64_t rows, std::int64_t piece) {
   if (a.transposed || first >= rows || threads_here() > 1 || 4 * a.ld > 5 * k) return {};
   return {a.data + first * a.ld, std::min(piece, rows - first) * a.ld};
 }
@@ -45,13 +44,13 @@ RowsAhead<T> rows_ahead(const Operand<T>& a, std::int64_t k, std::int64_t first,
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue,
-                    const RowsAhead<T>& ahead) {
+                    const NextRows<T>& next) {
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
     const std::int64_t depth = std::min(b.stretch, b.k - p);
     BlockEnd<T> end = block_end(p, depth, b.k, j0, alpha, beta, epilogue);
-    if (p + depth == b.k) std::tie(end.next, end.next_elements) = std::tie(ahead.data, ahead.elements);
+    if (p + depth == b.k) std::tie(end.next, end.next_elements) = std::tie(next.data, next.elements);
     multiply_stretch(left_block(a, i0, rows, p, depth, cols), rows, depth, b.at(p, j0, depth), cols, to, ldc, end);
     p += depth;
   } while (p < b.k);
@@ -70,9 +69,9 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
       const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
       const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
       const bool is_last = (piece + 1) % pieces.col_count == 0;
-      const RowsAhead<T> ahead =
-          is_last ? rows_ahead(a, b.k, i0 + pieces.rows, m + rows_behind, pieces.rows) : RowsAhead<T>{};
-      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue, ahead);
+      const NextRows<T> next =
+          is_last ? next_rows(a, b.k, i0 + pieces.rows, m + rows_behind, pieces.rows) : NextRows<T>{};
+      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue, next);
     }
   });
 }

@@ -46,7 +46,7 @@ class LinearLossChunk {
       read_label_scores(begin, end);
       take_exponentials(begin, end);
     };
-    if (s_.wants_gradients && keeps_threads_apart()) {
+    if (s_.wants_gradients && keeps_threads_apart(s_)) {
       for_each_tile_apart(score);
     } else {  // without gradients there is room for one block of scores only
       for_each_block(s_.converts_weight ? kBackwardClasses : kForwardClasses, score);
@@ -87,9 +87,6 @@ class LinearLossChunk {
   void for_each_block(std::int64_t length, const F& f) {
     for (std::int64_t j = 0; j < s_.classes; j += length) f(j, std::min(s_.classes, j + length));
   }
-  /// Whether some classes' scores, and what becomes of them, are one thread's work: then they stay in its cache.
-  /// Converted weights have one place for all threads.
-  bool keeps_threads_apart() const { return !s_.converts_weight && !s_.multiplies_narrow; }
   /// Calls f(begin, end) for a tile of classes at a time, threads apart.
   template <class F>
   void for_each_tile_apart(const F& f) {

@@ -22,10 +22,14 @@ inline constexpr std::int64_t kPackedRows = 64;
 
 inline std::int64_t tile_count(std::int64_t classes) { return (classes + kTileClasses - 1) / kTileClasses; }
 
+/// Whether some classes' scores, and what becomes of them, are one thread's work: then they stay in its cache.
+/// Converted weights have one place for all threads.
+inline bool keeps_threads_apart(const LinearLossShape& s) { return !s.converts_weight && !s.multiplies_narrow; }
+
 /// Of a chunk of `rows`. Gradients of x are added up share by share, so that their number depends on the sizes only;
 /// what they need beyond the first is at most a quarter of the scores. One share: threads work on it together.
 inline std::int64_t share_count(const LinearLossShape& s, std::int64_t rows) {
-  if (s.converts_weight || s.multiplies_narrow || rows < kPackedRows) return 1;
+  if (!keeps_threads_apart(s) || rows < kPackedRows) return 1;
   const std::int64_t most = std::min(s.classes / (2 * kPartClasses), 1 + s.classes / (4 * s.features + 1));
   return std::clamp<std::int64_t>(most, 1, kMostShares);
 }
