@@ -91,6 +91,55 @@ void exponentials_as(const ClassTile<T>& tile, const T* bias, T* shifts, T* sums
       tile.width, [&]<class G>(G, std::int64_t column) { exponentials_of_group<G>(tile, column, bias, shifts, sums); });
 }
 
+template <class G, class T>
+void shifted_exponentials_of_group(const ClassTile<T>& tile, std::int64_t column, const T* bias, const T* shifts,
+                                   T* sums) {
+  const typename G::Tag d;
+  using V = typename G::V;
+  const V most = hn::Set(d, T{80});
+  V shift[G::kVectors];
+  V sum[G::kVectors];
+  for (int i = 0; i < G::kVectors; ++i) {
+    shift[i] = hn::LoadU(d, shifts + column + i * G::kLanes);
+    sum[i] = hn::Zero(d);
+  }
+  for (std::int64_t j = 0; j < tile.classes; ++j) {
+    T* row = tile.data + j * tile.ld + column;
+    const V add = hn::Set(d, bias == nullptr ? T{0} : bias[j]);
+    for (int i = 0; i < G::kVectors; ++i) {
+      const V above = hn::Sub(hn::Add(hn::LoadU(d, row + i * G::kLanes), add), shift[i]);
+      const V e = exp_of_negative(d, hn::Min(most, above));  // Min gives its second operand for NaN
+      hn::StoreU(e, d, row + i * G::kLanes);
+      sum[i] = hn::Add(sum[i], e);
+    }
+  }
+  for (int i = 0; i < G::kVectors; ++i) hn::StoreU(sum[i], d, sums + column + i * G::kLanes);
+}
+
+template <class T>
+void shifted_exponentials_as(const ClassTile<T>& tile, const T* bias, const T* shifts, T* sums) {
+  for_each_group<T>(tile.width, [&]<class G>(G, std::int64_t column) {
+    shifted_exponentials_of_group<G>(tile, column, bias, shifts, sums);
+  });
+}
+
+template <class T>
+void weighted_sums_as(const ClassTile<T>& tile, const T* factors, T* sums) {
+  using G = Group<T, kTileColumns>;
+  const typename G::Tag d;
+  const std::int64_t whole = tile.width / G::kLanes * G::kLanes;
+  for (std::int64_t j = 0; j < tile.classes; ++j) {
+    const T* row = tile.data + j * tile.ld;
+    auto sum = hn::Zero(d);
+    for (std::int64_t c = 0; c < whole; c += G::kLanes) {
+      sum = hn::MulAdd(hn::LoadU(d, row + c), hn::LoadU(d, factors + c), sum);
+    }
+    T rest = hn::GetLane(hn::SumOfLanes(d, sum));
+    for (std::int64_t c = whole; c < tile.width; ++c) rest += row[c] * factors[c];
+    sums[j] = rest;
+  }
+}
+
 template <class T>
 void scale_columns_as(const ClassTile<T>& tile, const T* factors, T* sums) {
   using G = Group<T, kTileColumns>;
@@ -138,6 +187,18 @@ void exponentials_f32(const ClassTile<float>& tile, const float* bias, float* sh
 void exponentials_f64(const ClassTile<double>& tile, const double* bias, double* shifts, double* sums) {
   exponentials_as(tile, bias, shifts, sums);
 }
+void shifted_exponentials_f32(const ClassTile<float>& tile, const float* bias, const float* shifts, float* sums) {
+  shifted_exponentials_as(tile, bias, shifts, sums);
+}
+void shifted_exponentials_f64(const ClassTile<double>& tile, const double* bias, const double* shifts, double* sums) {
+  shifted_exponentials_as(tile, bias, shifts, sums);
+}
+void weighted_sums_f32(const ClassTile<float>& tile, const float* factors, float* sums) {
+  weighted_sums_as(tile, factors, sums);
+}
+void weighted_sums_f64(const ClassTile<double>& tile, const double* factors, double* sums) {
+  weighted_sums_as(tile, factors, sums);
+}
 void scale_columns_f32(const ClassTile<float>& tile, const float* factors, float* sums) {
   scale_columns_as(tile, factors, sums);
 }
@@ -161,6 +222,10 @@ HWY_EXPORT(score_sums_f32);
 HWY_EXPORT(score_sums_f64);
 HWY_EXPORT(exponentials_f32);
 HWY_EXPORT(exponentials_f64);
+HWY_EXPORT(shifted_exponentials_f32);
+HWY_EXPORT(shifted_exponentials_f64);
+HWY_EXPORT(weighted_sums_f32);
+HWY_EXPORT(weighted_sums_f64);
 HWY_EXPORT(scale_columns_f32);
 HWY_EXPORT(scale_columns_f64);
 HWY_EXPORT(subtract_shares_f32);
@@ -177,6 +242,18 @@ void exponentials(const ClassTile<float>& tile, const float* bias, float* shifts
 }
 void exponentials(const ClassTile<double>& tile, const double* bias, double* shifts, double* sums) {
   HWY_DYNAMIC_DISPATCH(exponentials_f64)(tile, bias, shifts, sums);
+}
+void shifted_exponentials(const ClassTile<float>& tile, const float* bias, const float* shifts, float* sums) {
+  HWY_DYNAMIC_DISPATCH(shifted_exponentials_f32)(tile, bias, shifts, sums);
+}
+void shifted_exponentials(const ClassTile<double>& tile, const double* bias, const double* shifts, double* sums) {
+  HWY_DYNAMIC_DISPATCH(shifted_exponentials_f64)(tile, bias, shifts, sums);
+}
+void weighted_sums(const ClassTile<float>& tile, const float* factors, float* sums) {
+  HWY_DYNAMIC_DISPATCH(weighted_sums_f32)(tile, factors, sums);
+}
+void weighted_sums(const ClassTile<double>& tile, const double* factors, double* sums) {
+  HWY_DYNAMIC_DISPATCH(weighted_sums_f64)(tile, factors, sums);
 }
 void scale_columns(const ClassTile<float>& tile, const float* factors, float* sums) {
   HWY_DYNAMIC_DISPATCH(scale_columns_f32)(tile, factors, sums);

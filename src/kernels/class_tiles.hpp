@@ -31,6 +31,14 @@ void score_sums(const ClassTile<double>& tile, const double* bias, const double*
 void exponentials(const ClassTile<float>& tile, const float* bias, float* shifts, float* sums);
 void exponentials(const ClassTile<double>& tile, const double* bias, double* shifts, double* sums);
 
+/// The same with shifts that are given. Where a score is more than 80 above its shift, e^80 stands for it.
+void shifted_exponentials(const ClassTile<float>& tile, const float* bias, const float* shifts, float* sums);
+void shifted_exponentials(const ClassTile<double>& tile, const double* bias, const double* shifts, double* sums);
+
+/// The sum of each class, columns times their factors.
+void weighted_sums(const ClassTile<float>& tile, const float* factors, float* sums);
+void weighted_sums(const ClassTile<double>& tile, const double* factors, double* sums);
+
 /// Each column times its factor. Gives the sum of each class, unless `sums` is null.
 void scale_columns(const ClassTile<float>& tile, const float* factors, float* sums);
 void scale_columns(const ClassTile<double>& tile, const double* factors, double* sums);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -41,6 +42,7 @@ class Head:
     narrow: bool = False  # scores by bfloat16, as torch.autocast has them
     dtype: torch.dtype = torch.float32
     label_type: torch.dtype = torch.int64
+    first_classes: float = 0.0  # added to the scores of some hundreds of them
     seed: int = 0
 
     def feeds(self) -> dict[str, torch.Tensor]:
@@ -55,6 +57,7 @@ class Head:
         feeds = {"x": normal(self.rows, self.features), "w": weight if self.classes_first else weight.T.contiguous()}
         if self.biased:
             feeds["b"] = normal(self.classes)
+            feeds["b"][:400] += self.first_classes
         feeds["l"] = labels
         if self.weighted:
             feeds["c"] = normal(self.classes).abs()
@@ -242,6 +245,34 @@ def test_shares_of_classes(classes: int) -> None:
     head.assert_close(alone, head.expected())
     for threads in (2, 3):
         assert [a.tobytes() for a in head.run(threads=threads)] == [a.tobytes() for a in alone]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float", "double"])
+@pytest.mark.parametrize("above", [-1e30, -200, -70, -61, -59, -30, 30, 61, 200], ids=str)
+def test_first_classes_unlike_the_others(above: float, dtype: torch.dtype) -> None:
+    """The largest score of the first tile is a row's shift for all classes, as long as that serves them."""
+    for density in (1.0, 0.5):
+        head = Head(100, 5, 3000, density, reduction="none", dtype=dtype, first_classes=above)
+        alone = head.run()
+        head.assert_close(alone, head.expected())
+        assert [a.tobytes() for a in head.run(threads=2)] == [a.tobytes() for a in alone]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize("column", [0, 2500])
+def test_scores_that_are_no_numbers(value: float, column: int) -> None:
+    """Who becomes NaN is as in torch: the row's gradients, and all that they are added to."""
+    head = Head(80, 5, 3000)
+    feeds = head.feeds()
+    feeds["w"][column, 2] = value
+    feeds["l"][feeds["l"] == column] = 7
+    session = head.session()
+    (loss,), kept = session.forward(list(feeds.values()), True)
+    found = [torch.from_dlpack(t) for t in (loss, *session.backward(kept, [torch.tensor(1.0)]))]
+    leaves = [feeds[name].requires_grad_() for name in "xwb"]
+    wanted = torch.nn.functional.cross_entropy(leaves[0] @ leaves[1].T + leaves[2], feeds["l"])
+    for a, b in zip(found, [wanted, *torch.autograd.grad(wanted, leaves)], strict=True):
+        assert torch.equal(a.isnan(), b.isnan())
 
 
 @pytest.mark.slow
