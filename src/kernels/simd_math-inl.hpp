@@ -39,10 +39,18 @@ HWY_INLINE V exp_of_negative(D d, V x) {
   }
 }
 
+// Whether what a mask leaves out is not touched: elsewhere it may lie on a page that is not there, or take long.
+#undef BACKPASS_MASKS_ARE_EXACT
+#define BACKPASS_MASKS_ARE_EXACT (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL)
+
 /// The first n (fewer than a vector has) elements at p, then `filler`.
 template <class D, class T>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_some(D d, const T* p, std::size_t n, T filler) {
   namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (BACKPASS_MASKS_ARE_EXACT) {
+    const auto mask = hn::FirstN(d, n);
+    return hn::IfThenElse(mask, hn::MaskedLoad(mask, d, p), hn::Set(d, filler));
+  }
   HWY_ALIGN T buffer[hn::MaxLanes(D())];
   hn::Store(hn::Set(d, filler), d, buffer);
   for (std::size_t i = 0; i < n; ++i) buffer[i] = p[i];
@@ -53,6 +61,10 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load_some(D d, const T* p, std::size_t n, 
 template <class D, class V, class T>
 HWY_INLINE void store_some(D d, V v, T* p, std::size_t n) {
   namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (BACKPASS_MASKS_ARE_EXACT) {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+    return;
+  }
   HWY_ALIGN T buffer[hn::MaxLanes(D())];
   hn::Store(v, d, buffer);
   for (std::size_t i = 0; i < n; ++i) p[i] = buffer[i];

@@ -59,19 +59,21 @@ void scaled_exponentials(const LossShape& s, std::int64_t b, const T* log_prob, 
   for (std::int64_t k = 0; k < s.classes; ++k) exp_times(from + k * s.area, to + k * s.area, s.area, factor, false);
 }
 
-/// The same from the scores, by way of log_prob: the bits are those that keeping it would give. Where the factor is 0
-/// so is the result, whatever the scores are.
+/// log_prob of instances, again: the bits are those that keeping it would give.
 template <class T>
-void scaled_softmax(const LossShape& s, std::int64_t b, const T* scores, const T* factors, T* dx) {
-  const T* factor = factors + b * s.area;
+void log_probabilities(const LossShape& s, std::int64_t begin, std::int64_t end, const T* scores, T* log_prob) {
   const std::int64_t size = s.classes * s.area;
-  T* to = dx + b * size;
-  if (s.area == 1) {
-    softmax_rows(scores + b * size, to, 1, s.classes, true);
-  } else {
-    softmax_columns(scores + b * size, to, s.classes, s.area, s.area, true);
+  if (s.area == 1) return softmax_rows(scores + begin * size, log_prob + begin * size, end - begin, s.classes, true);
+  for (std::int64_t b = begin; b < end; ++b) {
+    softmax_columns(scores + b * size, log_prob + b * size, s.classes, s.area, s.area, true);
   }
-  scaled_exponentials(s, b, dx, factors, dx);
+}
+
+/// Where the factor is 0 so is the result, whatever the scores are.
+template <class T>
+void clear_without_flow(const LossShape& s, std::int64_t b, const T* factors, T* dx) {
+  const T* factor = factors + b * s.area;
+  T* to = dx + b * s.classes * s.area;
   for (std::int64_t i = 0; i < s.area; ++i) {
     if (factor[i] != T{0}) continue;
     for (std::int64_t k = 0; k < s.classes; ++k) to[k * s.area + i] = T{0};
@@ -113,9 +115,10 @@ Kernel prepare_with(PrepareContext& c, std::optional<std::size_t> ignore_input, 
         position_factors(s, reduction, a.in<T>(0), a.in<I>(2), weighted ? a.in<T>(3) : nullptr, ignored, where,
                          factors);
         parallel_for(s.batch, grain_for(s.classes * s.area * 8), [&](std::int64_t begin, std::int64_t end) {
+          if (from_scores) log_probabilities(s, begin, end, a.in<T>(1), a.out<T>(0));
           for (std::int64_t b = begin; b < end; ++b) {
-            const auto fill = from_scores ? scaled_softmax<T> : scaled_exponentials<T>;
-            fill(s, b, a.in<T>(1), factors, a.out<T>(0));
+            scaled_exponentials(s, b, from_scores ? a.out<T>(0) : a.in<T>(1), factors, a.out<T>(0));
+            if (from_scores) clear_without_flow(s, b, factors, a.out<T>(0));
             subtract_labels(s, b, a.in<I>(2), factors, ignored, a.out<T>(0));
           }
         });
