@@ -17,17 +17,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kBlock = 1024;  // terms added in the element type before going to double
 
-/// What one row needs beside its elements.
-template <class T>
-struct Row {
-  const T* dy;
-  const T* x;
-  T* dx;
-  T mean, inverse;
-  double sum_g = 0, sum_gz = 0;
-  T mean_g = 0, mean_gz = 0;
-};
-
 template <RowNormForm F, class V>
 HWY_INLINE V normalized(V x, V mean, V inverse, V scale, V bias) {
   if constexpr (F == RowNormForm::invertible) return hn::Div(hn::Sub(x, bias), scale);
@@ -35,26 +24,46 @@ HWY_INLINE V normalized(V x, V mean, V inverse, V scale, V bias) {
   return hn::Mul(hn::Sub(x, mean), inverse);
 }
 
-/// A few rows together, so that what they share is read once.
+/// The elements of neighbouring rows, with a mean and a factor for each row.
+template <class T>
+struct Rows {
+  const T* dy;
+  const T* x;
+  T* dx;
+  const T* mean;  ///< null: 0
+  const T* inverse;
+};
+
+/// R rows, which the sums of columns take together. They are first read one after the other, in the order of memory:
+/// several at once are several streams, which a processor fetches at half the rate.
 template <RowNormForm F, std::size_t R, class T>
 class RowGroup {
  public:
   using D = hn::ScalableTag<T>;
   using V = hn::Vec<D>;
 
-  RowGroup(const RowNormGrad<T>& p, Row<T>* rows) : p_(p), rows_(rows), n_(static_cast<std::size_t>(p.n)) {}
-
-  HWY_INLINE void run(T* dscale, T* dbias) {
-    for (std::size_t i = 0; i < n_; i += kBlock) add_block(i, std::min(n_, i + kBlock));
+  HWY_INLINE RowGroup(const RowNormGrad<T>& p, const Rows<T>& rows)
+      : dy_(rows.dy), x_(rows.x), dx_(rows.dx), n_(static_cast<std::size_t>(p.n)), scale_(p.scale), bias_(p.bias) {
+#pragma GCC unroll 4
     for (std::size_t r = 0; r < R; ++r) {
-      Row<T>& row = rows_[r];
-      row.mean_g = F == RowNormForm::simplified ? T{0} : static_cast<T>(row.sum_g / static_cast<double>(n_));
-      row.mean_gz = static_cast<T>(row.sum_gz / static_cast<double>(n_));
+      mean_[r] = hn::Set(D(), rows.mean == nullptr ? T{0} : rows.mean[r]);
+      inverse_[r] = hn::Set(D(), rows.inverse[r]);
+    }
+  }
+
+  HWY_INLINE void run(T* HWY_RESTRICT dscale, T* HWY_RESTRICT dbias) const {
+    V mean_g[R], mean_gz[R];
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < R; ++r) {
+      double g_sum = 0, gz_sum = 0;
+      add_row(r, g_sum, gz_sum);
+      mean_g[r] = hn::Set(D(), static_cast<T>(g_sum / static_cast<double>(n_)));
+      mean_gz[r] = hn::Set(D(), static_cast<T>(gz_sum / static_cast<double>(n_)));
     }
     const std::size_t lanes = hn::Lanes(D());
     std::size_t i = 0;
-    for (; i + lanes <= n_; i += lanes) finish<false>(i, lanes, dscale, dbias);
-    if (i < n_) finish<true>(i, n_ - i, dscale, dbias);
+    for (; i + lanes <= n_; i += lanes) finish<false>(i, lanes, mean_g, mean_gz, dscale, dbias);
+    if (i < n_) finish<true>(i, n_ - i, mean_g, mean_gz, dscale, dbias);
   }
 
  private:
@@ -74,82 +83,85 @@ class RowGroup {
   /// The parameters of a column are of no use in some forms.
   template <bool kPart>
   HWY_INLINE V bias_at(std::size_t i, std::size_t count) const {
-    if constexpr (F == RowNormForm::invertible) return load<kPart>(p_.bias + i, count, T{0});
+    if constexpr (F == RowNormForm::invertible) return load<kPart>(bias_ + i, count, T{0});
     return hn::Zero(D());
   }
 
+  /// What fills a row's end has to be the mean, or it would count.
   template <bool kPart>
-  HWY_INLINE void add(std::size_t i, std::size_t count, V* g_sum, V* gz_sum) const {
-    const D d;
-    const V scale = load<kPart>(p_.scale + i, count, T{1});
-    const V bias = bias_at<kPart>(i, count);
-    for (std::size_t r = 0; r < R; ++r) {
-      const Row<T>& row = rows_[r];
-      const V g = hn::Mul(load<kPart>(row.dy + i, count, T{0}), scale);
-      const V z = normalized<F>(load<kPart>(row.x + i, count, row.mean), hn::Set(d, row.mean), hn::Set(d, row.inverse),
-                                scale, bias);
-      if constexpr (F != RowNormForm::simplified) g_sum[r] = hn::Add(g_sum[r], g);
-      gz_sum[r] = hn::MulAdd(g, z, gz_sum[r]);
-    }
+  HWY_INLINE V x_at(std::size_t r, std::size_t i, std::size_t count) const {
+    return load<kPart>(x_ + r * n_ + i, count, kPart ? hn::GetLane(mean_[r]) : T{0});
   }
 
-  HWY_INLINE void add_block(std::size_t i, std::size_t end) {
+  template <bool kPart>
+  HWY_INLINE void add(std::size_t r, std::size_t i, std::size_t count, V& g_sum, V& gz_sum) const {
+    const V scale = load<kPart>(scale_ + i, count, T{1});
+    __builtin_prefetch(dx_ + r * n_ + i, 1);
+    const V g = hn::Mul(load<kPart>(dy_ + r * n_ + i, count, T{0}), scale);
+    const V z = normalized<F>(x_at<kPart>(r, i, count), mean_[r], inverse_[r], scale, bias_at<kPart>(i, count));
+    if constexpr (F != RowNormForm::simplified) g_sum = hn::Add(g_sum, g);
+    gz_sum = hn::MulAdd(g, z, gz_sum);
+  }
+
+  HWY_INLINE void add_row(std::size_t r, double& g_total, double& gz_total) const {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    V g_sum[R], gz_sum[R];
-    for (std::size_t r = 0; r < R; ++r) g_sum[r] = gz_sum[r] = hn::Zero(d);
-    for (; i + lanes <= end; i += lanes) add<false>(i, lanes, g_sum, gz_sum);
-    if (i < end) add<true>(i, end - i, g_sum, gz_sum);
-    for (std::size_t r = 0; r < R; ++r) {
-      rows_[r].sum_g += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, g_sum[r])));
-      rows_[r].sum_gz += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, gz_sum[r])));
+    for (std::size_t i = 0; i < n_;) {
+      const std::size_t end = std::min(n_, i + kBlock);
+      V g_sum = hn::Zero(d), gz_sum = hn::Zero(d);
+      for (; i + lanes <= end; i += lanes) add<false>(r, i, lanes, g_sum, gz_sum);
+      if (i < end) add<true>(r, i, end - i, g_sum, gz_sum);
+      i = end;
+      g_total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, g_sum)));
+      gz_total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, gz_sum)));
     }
   }
 
   template <bool kPart>
-  HWY_INLINE void finish(std::size_t i, std::size_t count, T* dscale, T* dbias) const {
-    const D d;
-    const V scale = load<kPart>(p_.scale + i, count, T{1});
+  HWY_INLINE void finish(std::size_t i, std::size_t count, const V* mean_g, const V* mean_gz, T* HWY_RESTRICT dscale,
+                         T* HWY_RESTRICT dbias) const {
+    const V scale = load<kPart>(scale_ + i, count, T{1});
     const V bias = bias_at<kPart>(i, count);
     V scale_sum = load<kPart>(dscale + i, count, T{0});
     V bias_sum = load<kPart>(dbias + i, count, T{0});
+#pragma GCC unroll 4
     for (std::size_t r = 0; r < R; ++r) {
-      const Row<T>& row = rows_[r];
-      const V inverse = hn::Set(d, row.inverse);
-      const V dy = load<kPart>(row.dy + i, count, T{0});
-      const V z = normalized<F>(load<kPart>(row.x + i, count, row.mean), hn::Set(d, row.mean), inverse, scale, bias);
-      V dx = hn::MulSub(dy, scale, hn::Set(d, row.mean_g));
-      dx = hn::Mul(hn::NegMulAdd(z, hn::Set(d, row.mean_gz), dx), inverse);
+      const std::size_t at = r * n_ + i;
+      const V dy = load<kPart>(dy_ + at, count, T{0});
+      const V z = normalized<F>(x_at<kPart>(r, i, count), mean_[r], inverse_[r], scale, bias);
+      const V dx = hn::NegMulAdd(z, mean_gz[r], hn::MulSub(dy, scale, mean_g[r]));
       scale_sum = hn::MulAdd(dy, z, scale_sum);
       bias_sum = hn::Add(bias_sum, dy);
-      store<kPart>(dx, row.dx + i, count);
+      store<kPart>(hn::Mul(dx, inverse_[r]), dx_ + at, count);
     }
     store<kPart>(scale_sum, dscale + i, count);
     store<kPart>(bias_sum, dbias + i, count);
   }
 
-  const RowNormGrad<T>& p_;
-  Row<T>* rows_;
+  const T* dy_;
+  const T* x_;
+  T* dx_;
   std::size_t n_;
+  const T* scale_;
+  const T* bias_;
+  V mean_[R];
+  V inverse_[R];
 };
 
 template <RowNormForm F, class T>
 void row_norm_grad_form(const RowNormGrad<T>& p, std::int64_t rows, const T* dy, const T* x, const T* mean,
                         const T* inverse, T* dx, T* dscale, T* dbias) {
   constexpr std::int64_t kTogether = 4;
-  Row<T> group[kTogether];
   for (std::int64_t r = 0; r < rows;) {
-    const std::int64_t count = r + kTogether <= rows ? kTogether : 1;
-    for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t at = (r + k) * p.n;
-      group[k] = {dy + at, x + at, dx + at, mean == nullptr ? T{0} : mean[r + k], inverse[r + k]};
-    }
-    if (count == kTogether) {
+    const std::int64_t at = r * p.n;
+    const Rows<T> group{dy + at, x + at, dx + at, mean == nullptr ? nullptr : mean + r, inverse + r};
+    if (r + kTogether <= rows) {
       RowGroup<F, kTogether, T>(p, group).run(dscale, dbias);
+      r += kTogether;
     } else {
       RowGroup<F, 1, T>(p, group).run(dscale, dbias);
+      ++r;
     }
-    r += count;
   }
 }
 
