@@ -13,9 +13,10 @@
 namespace backpass {
 namespace {
 
-constexpr std::int64_t kTile = 256;           // columns folded together
+constexpr std::int64_t kTile = 4096;          // columns folded together: long runs of memory, which are quickest
 constexpr std::int64_t kGroupWork = 1 << 16;  // elements that make a group worth a thread
 constexpr std::int64_t kMaxGroups = 64;
+constexpr std::int64_t kFewestRows = 64;  // of a group: with fewer, partial results were many beside the elements
 
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
@@ -194,6 +195,15 @@ void reduce_rows(const Reduction& p, const T* x, const T* shift, T* y) {
   });
 }
 
+/// All groups into the first, group by group: in the order of memory.
+template <class T>
+void join_groups(const Reduction& p, Acc<T>* partial) {
+  for (std::int64_t g = 1; g < p.groups; ++g) {
+    const Acc<T>* group = partial + g * p.outputs;
+    for (std::int64_t out = 0; out < p.outputs; ++out) partial[out] = join(p.fold, partial[out], group[out]);
+  }
+}
+
 template <class T>
 void reduce_as(const Reduction& p, const T* x, const T* shift, T* y, Acc<T>* partial) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -222,11 +232,8 @@ void reduce_as(const Reduction& p, const T* x, const T* shift, T* y, Acc<T>* par
     }
   });
   if (p.groups == 1) return;
-  for (std::int64_t out = 0; out < p.outputs; ++out) {
-    Acc<T> acc = partial[out];
-    for (std::int64_t g = 1; g < p.groups; ++g) acc = join(p.fold, acc, partial[g * p.outputs + out]);
-    y[out] = finished<T>(p, acc);
-  }
+  join_groups<T>(p, partial);
+  for (std::int64_t out = 0; out < p.outputs; ++out) y[out] = finished<T>(p, partial[out]);
 }
 
 void split_into_groups(Reduction& p) {
@@ -238,7 +245,7 @@ void split_into_groups(Reduction& p) {
   p.chunks = 1;
   p.group_units = outer;
   if (items >= kMaxGroups || wanted <= 1) return;
-  std::int64_t per_unit = std::max<std::int64_t>(1, kGroupWork / std::min(p.inner, kTile));
+  std::int64_t per_unit = p.runs ? kGroupWork : std::max(kFewestRows, kGroupWork / std::min(p.inner, kTile));
   p.chunk_rows = std::min(p.chunk_rows, per_unit);
   p.chunks = (p.rows + p.chunk_rows - 1) / p.chunk_rows;
   std::int64_t units = outer * p.chunks;
