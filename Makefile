@@ -8,6 +8,7 @@ VENV ?= .venv
 BUILD ?= build/dev
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 600
+THREADS ?= 1
 WERROR ?= OFF
 export CXX  # the same for CMake here and inside pip, or it would compile all of it again
 export NINJA_STATUS ?= [%f of %t, %e s] $(nothing)
@@ -122,8 +123,8 @@ $(ORIGINAL)/.torch-2.4.1:
 bench: build ## ours against the others, in one run
 	$(PY) benchmarks/run.py
 
-gate: build ## matrix products of training steps: none below 0.95 of the best library
-	$(PY) benchmarks/gemm.py --gate 0.95
+gate: build ## matrix products of training steps: none below 0.95 of the best library, on THREADS (1)
+	$(PY) benchmarks/gemm.py --threads $(THREADS) --gate 0.95
 
 # From nothing but the files under version control. oneDNN's headers are seen below the source, as in the checkout, so
 # that ccache knows what was compiled there.

@@ -1,8 +1,8 @@
-"""Matrix products of training steps: ours beside oneDNN's sgemm, torch.mm (MKL) and numpy's matmul (OpenBLAS), all in
-one process, taking turns call by call on the same operands.
+"""Matrix products of training steps: ours beside oneDNN's sgemm, torch.mm (MKL) and numpy's matmul (OpenBLAS), each in
+a process of its own, taking turns on the same operands.
 
 python benchmarks/gemm.py                            every shape, one thread
-python benchmarks/gemm.py --groups heads mlp --seconds 2
+python benchmarks/gemm.py --groups heads mlp --seconds 2 --threads 2
 python benchmarks/gemm.py --gate 0.95                exit code 1 when a product is below 0.95 of the best library
 BACKPASS_MAX_ISA=avx2 python benchmarks/gemm.py      with AVX2 alone, for the libraries, too
 python benchmarks/gemm.py --shape 64,128,784,nt      one product: m,n,k and which operands are stored transposed
@@ -10,14 +10,18 @@ python benchmarks/gemm.py --shape 64,128,784,nt      one product: m,n,k and whic
 Ours is the product's own step in a session, as its profile tells: the operands are inputs, so nothing is packed ahead,
 and the result is reduced to one number, so that no call hands out a large array. Of the libraries' times the cost of
 calling them from Python is taken off, as a product of single numbers shows it.
+
+Threads of a library that have nothing to do go on looking for work for a while. In one process, or without the pause
+before each turn, they would take the processors from the next library.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import math
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,30 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MIN_TURNS = 5
-READY = "BENCHMARK_GEMM_READY"
+from gemm_worker import CONTESTANTS, Product
+
+HERE = Path(__file__).resolve().parent
+MIN_ROUNDS = 4
+TURN_SECONDS = 0.1
+PAUSE_SECONDS = 0.05  # OpenBLAS's threads look for work the longest: 2^26 ticks of the processor's clock
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CAPS = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
-
-
-@dataclass(frozen=True)
-class Product:
-    """op(A) op(B) with op(A) [m, k] and op(B) [k, n]; a transposed operand is stored the other way around."""
-
-    name: str
-    m: int
-    n: int
-    k: int
-    trans_a: bool = False
-    trans_b: bool = False
-    op: str = "FusedMatMul"
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
-
-    @property
-    def layout(self) -> str:
-        return "nt"[self.trans_a] + "nt"[self.trans_b]
 
 
 def linear(name: str, rows: int, inputs: int, outputs: int, op: str = "FusedMatMul") -> list[Product]:
@@ -86,130 +74,66 @@ GROUPS = {
 }
 
 
-def restart_with(threads: int) -> None:
-    """Libraries read these when they are loaded, so they have to be there before Python starts."""
-    if os.environ.get(READY) == str(threads):
-        return
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = {**os.environ, READY: str(threads), **dict.fromkeys(names, str(threads))}
-    if os.environ.get("BACKPASS_MAX_ISA") == "avx2":
-        environment |= CAPS
-    os.execve(sys.executable, [sys.executable, *sys.argv], environment)
-
-
-# ---- The contestants: each is called with operands and returns the seconds of one product.
-def session_for(product: Product, threads: int) -> Any:
-    import backpass
-    from onnx import TensorProto, helper
-
-    flags = {"transA": int(product.trans_a), "transB": int(product.trans_b)}
-    domain = "com.microsoft" if product.op == "FusedMatMul" else ""
-    nodes = [
-        helper.make_node(product.op, ["a", "b"], ["c"], "product", domain=domain, **flags),
-        helper.make_node("ReduceMax", ["c"], ["y"], keepdims=0),
-    ]
-    shapes = {"a": shape_a(product), "b": shape_b(product)}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    graph = helper.make_graph(nodes, "product", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    return backpass.InferenceSession(model.SerializeToString(), profile=True, num_threads=threads)
-
-
-def shape_a(product: Product) -> tuple[int, int]:
-    return (product.k, product.m) if product.trans_a else (product.m, product.k)
-
-
-def shape_b(product: Product) -> tuple[int, int]:
-    return (product.n, product.k) if product.trans_b else (product.k, product.n)
-
-
-def ours(product: Product, threads: int, a: Any, b: Any) -> Callable[[], float]:
-    session, feeds = session_for(product, threads), {"a": a, "b": b}
-
-    def call() -> float:
-        session.run(None, feeds)
-        (step,) = [s for s in session.take_profile().steps if s.flops > 0]
-        assert step.flops == product.flops, step
-        return float(step.duration_us) * 1e-6
-
-    return call
-
-
-def onednn() -> Any:
-    """dnnl_sgemm of the library that Backpass has loaded, or of any that is found by name."""
-    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libdnnl" in line}
-    try:
-        return ctypes.CDLL(next(iter(sorted(mapped)), "libdnnl.so.3")).dnnl_sgemm
-    except (OSError, AttributeError):
-        return None
-
-
-def timed(work: Callable[[], Any]) -> Callable[[], float]:
-    def call() -> float:
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-
-    return call
-
-
-def with_onednn(sgemm: Any, product: Product, a: Any, b: Any, c: Any) -> Callable[[], float]:
-    size, one, pointer = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
-    (flag_a, flag_b), (m, n, k) = product.layout.upper().encode(), (product.m, product.n, product.k)
-    data = [pointer(x.ctypes.data) for x in (a, b, c)]
-    arguments = [
-        ctypes.c_char(flag_a), ctypes.c_char(flag_b), size(m), size(n), size(k), one(1.0),
-        data[0], size(a.shape[1]), data[1], size(b.shape[1]), one(0.0), data[2], size(n),
-    ]  # fmt: skip
-    return timed(lambda: sgemm(*arguments))
-
-
-def with_torch(product: Product, a: Any, b: Any, c: Any) -> Callable[[], float]:
-    import torch
-
-    x, y, out = (torch.from_numpy(t) for t in (a, b, c))
-    x, y = x.t() if product.trans_a else x, y.t() if product.trans_b else y
-    return timed(lambda: torch.mm(x, y, out=out))
-
-
-def with_numpy(product: Product, a: Any, b: Any, c: Any) -> Callable[[], float]:
-    import numpy as np
-
-    x, y = a.T if product.trans_a else a, b.T if product.trans_b else b
-    return timed(lambda: np.matmul(x, y, out=c))
-
-
-def contestants(product: Product, threads: int, sgemm: Any) -> dict[str, Callable[[], float]]:
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    a = random.standard_normal(shape_a(product), dtype=np.float32)
-    b = random.standard_normal(shape_b(product), dtype=np.float32)
-    c = np.zeros((product.m, product.n), np.float32)  # that the libraries share
-    found = {"ours": ours(product, threads, a, b)}
-    if sgemm is not None:
-        found["onednn"] = with_onednn(sgemm, product, a, b, c)
-    return {**found, "torch": with_torch(product, a, b, c), "openblas": with_numpy(product, a, b, c)}
-
-
 # ---- Taking turns
-def take_turns(calls: dict[str, Callable[[], float]], seconds: float) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    end, turn = time.perf_counter() + seconds, 0
-    while turn < MIN_TURNS or time.perf_counter() < end:
-        for name in list(calls)[:: 1 if turn % 2 == 0 else -1]:
-            times[name].append(calls[name]())
-        turn += 1
+class Worker:
+    """A contestant in a process of its own."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        caps = CAPS if os.environ.get("BACKPASS_MAX_ISA") == "avx2" else {}
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "gemm_worker.py"), name, str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **dict.fromkeys(THREADS, str(threads)), **caps},
+        )  # fmt: skip
+        self.answer()
+
+    def tell(self, what: object) -> None:
+        assert self.process.stdin is not None
+        print(what, file=self.process.stdin, flush=True)
+
+    def answer(self) -> list[float]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise RuntimeError(self.process.stderr.read()[-2000:])
+        return [float(word) for word in line.split()]
+
+    def turn(self) -> list[float]:
+        time.sleep(PAUSE_SECONDS)
+        self.tell(TURN_SECONDS)
+        return self.answer()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def workers_for(threads: int) -> dict[str, Worker]:
+    """A library that is not there takes no part."""
+    found = {}
+    for name in CONTESTANTS:
+        try:
+            found[name] = Worker(name, threads)
+        except RuntimeError as error:
+            if name == "ours":
+                raise
+            print(f"{name} takes no part: {error}", file=sys.stderr)
+    return found
+
+
+def take_turns(workers: dict[str, Worker], product: Product, seconds: float) -> dict[str, list[float]]:
+    for worker in workers.values():
+        worker.tell(product.line())
+    largest = {name: worker.answer()[0] for name, worker in workers.items()}
+    assert all(math.isclose(x, largest["ours"], rel_tol=1e-3) for x in largest.values()), largest
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for name in list(workers)[:: 1 if rounds % 2 == 0 else -1]:
+            times[name] += workers[name].turn()
+        rounds += 1
     return times
-
-
-def overheads(threads: int, sgemm: Any) -> dict[str, float]:
-    """Seconds of calling each library for next to nothing. Ours is timed inside."""
-    calls = contestants(Product("nothing", 1, 1, 1), threads, sgemm)
-    return {name: 0.0 if name == "ours" else min(times) for name, times in take_turns(calls, 0.05).items()}
 
 
 @dataclass(frozen=True)
@@ -217,6 +141,11 @@ class Row:
     product: Product
     least: dict[str, float]
     median: dict[str, float]
+
+    @staticmethod
+    def of(product: Product, times: dict[str, list[float]]) -> Row:
+        least = {name: min(found) for name, found in times.items()}
+        return Row(product, least, {name: statistics.median(found) for name, found in times.items()})
 
     def ratio(self, times: dict[str, float]) -> float:
         """Our rate to that of the best library."""
@@ -231,24 +160,10 @@ class Row:
         return f"{p.name:<34}{sizes:<20}{cells}{self.ratio(self.least):>8.2f}{self.ratio(self.median):>8.2f}"
 
 
-def measure(product: Product, threads: int, sgemm: Any, cost: dict[str, float], seconds: float) -> Row:
-    times = take_turns(contestants(product, threads, sgemm), seconds)
-    net = {name: [max(t - cost[name], 1e-9) for t in found] for name, found in times.items()}
-    return Row(
-        product,
-        {name: min(found) for name, found in net.items()},
-        {name: statistics.median(found) for name, found in net.items()},
-    )
-
-
 def chosen_products(options: argparse.Namespace) -> list[Product]:
-    if not options.shape:
-        return [p for group in options.groups for p in GROUPS[group]]
-    found = []
-    for text in options.shape:
-        m, n, k, layout = text.split(",")
-        found.append(Product("", int(m), int(n), int(k), layout[0] == "t", layout[1] == "t"))
-    return found
+    if options.shape:
+        return [Product.parse(text) for text in options.shape]
+    return [p for group in options.groups for p in GROUPS[group]]
 
 
 def arguments() -> argparse.Namespace:
@@ -263,23 +178,17 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    restart_with(options.threads)
-    import torch
-
-    torch.set_num_threads(options.threads)
-    contestants(Product("nothing", 1, 1, 1), options.threads, None)  # loads Backpass, and oneDNN with it
-    sgemm = onednn()
-    cost = overheads(options.threads, sgemm)
+    workers = workers_for(options.threads)
     isa = os.environ.get("BACKPASS_MAX_ISA", "the best instructions there are")
     print(f"GF/s from minima (from medians), {options.threads} thread(s), {isa}; ratios to the best library.")
-    if sgemm is None:
-        print("libdnnl.so.3 was not found: oneDNN takes no part.")
-    names = "".join(f"{name:>16}" for name in cost)
+    names = "".join(f"{name:>16}" for name in workers)
     print(f"{'product':<34}{'m x n x k':<20}{names}{'ratio':>8}{'(med.)':>8}")
     rows = []
     for product in chosen_products(options):
-        rows.append(measure(product, options.threads, sgemm, cost, options.seconds))
+        rows.append(Row.of(product, take_turns(workers, product, options.seconds)))
         print(rows[-1].text(), flush=True)
+    for worker in workers.values():
+        worker.close()
     ratios = [row.ratio(row.least) for row in rows]
     below = [row for row, ratio in zip(rows, ratios, strict=True) if ratio < options.gate]
     print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, worst {min(ratios):.3f}")
