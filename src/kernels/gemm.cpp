@@ -65,13 +65,14 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
   const Pieces pieces = pieces_of(m, n, b.k, kernels.rows, kernels.panel);
   parallel_for(pieces.row_count * pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
-      const std::int64_t i0 = piece / pieces.col_count * pieces.rows;
+      const std::int64_t i0 = pieces.first_row(piece / pieces.col_count);
+      const std::int64_t i1 = std::min(pieces.first_row(piece / pieces.col_count + 1), m);
       const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
       const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
       const bool is_last = (piece + 1) % pieces.col_count == 0;
       const NextRows<T> next =
-          is_last ? next_rows(a, b.k, i0 + pieces.rows, m + rows_behind, pieces.rows) : NextRows<T>{};
-      multiply_piece(a, b, i0, std::min(pieces.rows, m - i0), j0, cols, alpha, beta, c, ldc, epilogue, next);
+          is_last ? next_rows(a, b.k, i1, m + rows_behind, i1 - i0) : NextRows<T>{};
+      multiply_piece(a, b, i0, i1 - i0, j0, cols, alpha, beta, c, ldc, epilogue, next);
     }
   });
 }
@@ -187,7 +188,7 @@ void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64
       return;
     }
   }
-  if (few_rows<T>(m, n, k)) {
+  if (few_rows<T>({a, lda, trans_a}, m, n, k)) {
     multiply_few_rows<T>({a, lda, trans_a}, {b, ldb, trans_b}, m, n, k, alpha, beta, c, ldc, epilogue);
     return;
   }

@@ -30,11 +30,12 @@ inline std::int64_t stretch_of(std::int64_t k) {
 
 /// How C is cut into pieces that are computed independently.
 struct Pieces {
-  std::int64_t rows;                  ///< of one piece
+  std::int64_t tiles, tile_rows;      ///< of all rows; rows of one
   std::int64_t panels, panel;         ///< of all columns; columns of one
   std::int64_t row_count, col_count;  ///< pieces
 
-  /// Panels are dealt out evenly: threads that have as many pieces have as much to do.
+  /// Tiles and panels are dealt out evenly: threads that have as many pieces have as much to do.
+  std::int64_t first_row(std::int64_t piece) const { return piece * tiles / row_count * tile_rows; }
   std::int64_t first_column(std::int64_t piece) const { return piece * panels / col_count * panel; }
 };
 
@@ -43,9 +44,10 @@ inline Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int
   const int threads = threads_here();
   const std::int64_t enough_pieces = threads == 1 ? 1 : 4 * threads;
   constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
+  const std::int64_t tiles = std::max<std::int64_t>(1, (m + unit_rows - 1) / unit_rows);
   std::int64_t row_count = std::max<std::int64_t>(1, (m + kBlockRows - 1) / kBlockRows);
-  std::int64_t rows = round_up((m + row_count - 1) / row_count, unit_rows);
-  row_count = std::max<std::int64_t>(1, (m + rows - 1) / rows);
+  if (row_count > threads) row_count = std::min(round_up(row_count, threads), tiles);
+  const std::int64_t rows = round_up((m + row_count - 1) / row_count, unit_rows);
   std::int64_t panels = std::max<std::int64_t>(1, (n + panel - 1) / panel);
   std::int64_t wanted = std::max<std::int64_t>(1, enough_pieces / row_count);
   std::int64_t least = kLeastWork / std::max<std::int64_t>(1, rows * std::max<std::int64_t>(k, 1) * panel) + 1;
@@ -53,7 +55,7 @@ inline Pieces pieces_of(std::int64_t m, std::int64_t n, std::int64_t k, std::int
   if (k > kDepth) per_piece = std::min(per_piece, std::max<std::int64_t>(1, kNearColumns / panel));
   const std::int64_t col_count = (panels + per_piece - 1) / per_piece;
   const std::int64_t even = row_count == 1 && col_count > 1 ? round_up(col_count, threads) : col_count;
-  return {rows, panels, panel, row_count, std::min(even, panels)};
+  return {tiles, unit_rows, panels, panel, row_count, std::min(even, panels)};
 }
 
 /// Rows next to each other, whatever their distance was.

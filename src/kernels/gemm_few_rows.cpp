@@ -9,9 +9,38 @@ namespace {
 // Elements of A that stay in the second-level cache for a stretch of k.
 constexpr std::int64_t kNearElements = 512 * kDepth;
 
+// Columns of a piece, where there are enough of them: a piece finds its first panel far away, and reads A again, which
+// counts where A is copied for it or is not in a near cache any more.
+constexpr std::int64_t kWorthStarting = 384;
+constexpr std::int64_t kWorthReadingAgain = 1152;
+
+/// How columns are cut into pieces that are computed independently.
+struct ColumnPieces {
+  std::int64_t units, unit;  ///< of all columns; columns of one
+  std::int64_t count;        ///< pieces
+
+  std::int64_t first_column(std::int64_t piece) const { return piece * units / count * unit; }
+};
+
+// How many pieces there are may depend on the threads at hand: no element's sum does. Threads have as many of them, and
+// nearly as many columns: where a panel has more than two vectors they are dealt out by the vector.
 template <class T>
-Pieces columns_of(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return pieces_of(m, n, k, m, gemm_kernels<T>().panel);
+ColumnPieces columns_of(std::int64_t m, std::int64_t n, std::int64_t k, bool copies_a) {
+  const GemmKernels<T>& kernels = gemm_kernels<T>();
+  const std::int64_t lanes = kernels.panel / kernels.vectors;
+  const std::int64_t unit = kernels.vectors > 2 ? lanes : kernels.panel;
+  const std::int64_t threads = threads_here();
+  constexpr std::int64_t kLeastWork = std::int64_t{1} << 18;
+  const std::int64_t most = std::max<std::int64_t>(1, std::min(n / (2 * lanes), m * n * k / kLeastWork));
+  const std::int64_t worth = copies_a || k > kDepth ? kWorthReadingAgain : kWorthStarting;
+  const std::int64_t enough = threads == 1 ? 1 : std::clamp(n / worth, threads, 4 * threads);
+  const std::int64_t near = k > kDepth ? (n + kNearColumns - 1) / kNearColumns : 1;
+  return {(n + unit - 1) / unit, unit, std::min(most, round_up(std::max(enough, near), threads))};
+}
+
+template <class T>
+bool copies(const Operand<T>& a) {
+  return a.transposed || rows_collide<T>(a.ld);
 }
 
 /// Columns of the next panel, of `rest`. A panel and a vector at the end are dealt out as two halves: a tile of one
@@ -57,17 +86,17 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
 }  // namespace
 
 template <class T>
-bool few_rows(std::int64_t m, std::int64_t n, std::int64_t k) {
+bool few_rows(const Operand<T>& a, std::int64_t m, std::int64_t n, std::int64_t k) {
   if (m * stretch_of(k) > kNearElements) return false;
-  return columns_of<T>(m, n, k).col_count >= threads_here();
+  return columns_of<T>(m, n, k, copies(a)).count >= threads_here();
 }
 
 template <class T>
 void multiply_few_rows(const Operand<T>& a, const Operand<T>& b, std::int64_t m, std::int64_t n, std::int64_t k,
                        T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue) {
   const std::int64_t stretch = stretch_of(k);
-  const Pieces pieces = columns_of<T>(m, n, k);
-  parallel_for(pieces.col_count, 1, [&](std::int64_t begin, std::int64_t end) {
+  const ColumnPieces pieces = columns_of<T>(m, n, k, copies(a));
+  parallel_for(pieces.count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
       const std::int64_t j0 = pieces.first_column(piece);
       const std::int64_t cols = std::min(pieces.first_column(piece + 1), n) - j0;
@@ -96,7 +125,7 @@ void gemm_near(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::
 }
 
 #define BACKPASS_INSTANTIATE(T)                                                                                        \
-  template bool few_rows<T>(std::int64_t, std::int64_t, std::int64_t);                                                 \
+  template bool few_rows<T>(const Operand<T>&, std::int64_t, std::int64_t, std::int64_t);                              \
   template void multiply_few_rows<T>(const Operand<T>&, const Operand<T>&, std::int64_t, std::int64_t, std::int64_t,   \
                                      T, T, T*, std::int64_t, const Epilogue<T>&);                                      \
   template void gemm_near<T>(std::int64_t, std::int64_t, std::int64_t, const T*, std::int64_t, const T*, std::int64_t, \

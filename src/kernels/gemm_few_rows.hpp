@@ -9,7 +9,7 @@ namespace backpass {
 
 /// Whether a product of this size is computed faster by multiply_few_rows, which gives the same bits as any other way.
 template <class T>
-bool few_rows(std::int64_t m, std::int64_t n, std::int64_t k);
+bool few_rows(const Operand<T>& a, std::int64_t m, std::int64_t n, std::int64_t k);
 
 /// C[m, n] = alpha * op(A) op(B) + beta * C, then the epilogue.
 template <class T>
