@@ -15,7 +15,7 @@ namespace backpass {
 inline constexpr std::int64_t kDepth = 512;
 inline constexpr std::int64_t kBlockRows = 96;
 // Columns of C that make a copy of A's rows worth while.
-inline constexpr std::int64_t kWorthCopying = 64;
+inline constexpr std::int64_t kWorthCopying = 128;
 // Columns of a piece whose rows stay in the second-level cache from one stretch of k to the next.
 inline constexpr std::int64_t kNearColumns = 768;
 
