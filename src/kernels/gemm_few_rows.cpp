@@ -8,6 +8,10 @@ namespace {
 
 // Elements of A that stay in the second-level cache for a stretch of k.
 constexpr std::int64_t kNearElements = 512 * kDepth;
+// The same where panels are narrow and k is so long that A comes from memory. Of several threads each would read what
+// others have packed, which costs more than this saves.
+constexpr std::int64_t kNearElementsOfLongRows = 448 * kDepth;
+constexpr std::int64_t kLongRow = 16 * kDepth;
 
 // Columns of a piece, where there are enough of them: a piece finds its first panel far away, and reads A again, which
 // counts where A is copied for it or is not in a near cache any more.
@@ -87,7 +91,8 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
 
 template <class T>
 bool few_rows(const Operand<T>& a, std::int64_t m, std::int64_t n, std::int64_t k) {
-  if (m * stretch_of(k) > kNearElements) return false;
+  const bool comes_from_memory = gemm_kernels<T>().vectors <= 2 && k >= kLongRow && threads_here() == 1;
+  if (m * stretch_of(k) > (comes_from_memory ? kNearElementsOfLongRows : kNearElements)) return false;
   return columns_of<T>(m, n, k, copies(a)).count >= threads_here();
 }
 

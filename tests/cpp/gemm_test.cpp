@@ -162,7 +162,8 @@ TEST(Gemm, TheSameBitsForAnyNumberOfThreads) {
                            Problem{true, false, 300, 200, 9000, 0}, Problem{false, false, 64, 785, 130, 0},
                            Problem{false, true, 64, 200, 130, 0}, Problem{true, false, 900, 60, 400, 0},
                            Problem{true, false, 900, 8, 700, 0}, Problem{false, true, 64, 200, 130, -1},
-                           Problem{true, true, 20, 97, 500, -1}}) {
+                           Problem{true, true, 20, 97, 500, -1}, Problem{true, false, 120, 512, 1100, 0},
+                           Problem{false, false, 512, 100, 9000, 0}}) {
     Operands<float> o(p);
     std::vector<std::vector<float>> results;
     for (int threads : {1, 2, 3}) {
