@@ -78,7 +78,13 @@ class Matcher {
       at = take(node)->output(0);
     }
     const bool is_whole = softmaxes == 1 && choices == (forward_.flag == nullptr ? 0 : 2);
-    return is_whole && std::abs(scale - forward_.scale) <= 1e-6 * std::abs(forward_.scale) ? at : nullptr;
+    return is_whole && is_same_scale(scale) ? at : nullptr;
+  }
+
+  /// Up to the order in which factors are multiplied, and how their type rounds them.
+  bool is_same_scale(double scale) const {
+    const double exact = forward_.q->type.dtype == DType::float64 ? 1e-14 : 1e-6;
+    return std::abs(scale - forward_.scale) <= exact * std::abs(forward_.scale);
   }
 
   bool is_gradient_of_softmax(const Node& node, const Value* at) const {

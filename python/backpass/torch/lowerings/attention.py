@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -38,6 +39,9 @@ def attention(
         attn_mask = b.cast(attn_mask, b.dtype_of(query))
     if dropout_p or b.opset < 23 or not whole(b, query, key, value, enable_gqa):
         return by_parts(b, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if scale is not None and b.dtype_of(query) == torch.float64 and ctypes.c_float(scale).value != scale:
+        # The attribute is of 32 bits, also of an operator on 64.
+        query, scale = b.op("Mul", query, scale), 1.0
     shape = common.meta(node).shape
     q, k, v = (four_axes(b, x) for x in (query, key, value))
     mask = None if attn_mask is None else mask_for(b, attn_mask, query, key)
