@@ -169,28 +169,60 @@ class Head:
         return [torch.from_dlpack(t).numpy() for t in (loss, *gradients)]
 
     def expected(self, flow: float = 1.0) -> list[np.ndarray]:
-        feeds = self.feeds()
-        if self.narrow:
-            feeds |= {name: feeds[name].bfloat16() for name in self.wanted}
-        feeds = {name: t.double() if t.is_floating_point() else t.long() for name, t in feeds.items()}
+        return [t.detach().numpy() for t in self.differentiated(flow)[:-1]]
+
+    def differentiated(self, flow: float) -> list[torch.Tensor]:
+        """The loss, the gradients and that of the scores, by torch in float64."""
+        feeds = self.read_feeds()
         leaves = [feeds[name].requires_grad_() for name in self.wanted]
         weight = feeds["w"].T if self.classes_first else feeds["w"]
         scores = feeds["x"] @ weight + feeds.get("b", torch.zeros(()))
         how: dict[str, Any] = {"reduction": self.reduction, "label_smoothing": self.smoothing}
         loss = torch.nn.functional.cross_entropy(scores, feeds["l"], feeds.get("c"), ignore_index=IGNORED, **how)
-        gradients = torch.autograd.grad(loss, leaves, self.flow(flow).double())
-        return [t.detach().numpy() for t in (loss, *gradients)]
+        return [loss, *torch.autograd.grad(loss, [*leaves, scores], self.flow(flow).double())]
 
-    def assert_close(self, found: list[np.ndarray], wanted: list[np.ndarray], apart: bool = False) -> None:
-        """In units of the largest element: where terms cancel, the rest is as inexact as they were. Gradients of what
-        was narrowed are narrow themselves, but for that of the weight; `apart`, scores are too. Gradients of scores are
-        rounded where the processor multiplies bfloat16: by 2^-9 of each, before they are added up."""
-        for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    def read_feeds(self) -> dict[str, torch.Tensor]:
+        """As they are after they were narrowed."""
+        feeds = self.feeds()
+        if self.narrow:
+            feeds |= {name: feeds[name].bfloat16() for name in self.wanted}
+        return {name: t.double() if t.is_floating_point() else t.long() for name, t in feeds.items()}
+
+    def rounded(self, flow: float = 1.0) -> list[np.ndarray]:
+        """By how much at most bfloat16 changes the loss and the gradients of a narrow head.
+
+        bfloat16 has 8 bits: rounding changes a number by up to U = 2^-8 of it. The loss and the weight's gradient are
+        float32 from beginning to end, as are sums; gradients of x and the bias are rounded once, when all is added up:
+        U |result|. Where the processor multiplies bfloat16, gradients of scores, s, are rounded before that, as factors
+        of the products s w and s' x (not of the bias's sum): each term changes by up to U of itself, which is
+        U |s| |w| and U |s|' |x| for their sum, more than U |result| as far as terms cancel. The rounding after it adds
+        U of that once more."""
+        u = 2.0**-8
+        loss, dx, _, *db, scores = self.differentiated(flow)
+        x, w = (self.read_feeds()[name].abs() for name in "xw")
+        s = scores.abs() if multiplies_bfloat16() else torch.zeros_like(scores)
+        dx_terms = u * (s @ (w if self.classes_first else w.T))
+        dw_terms = u * (s.T @ x if self.classes_first else x.T @ s)
+        bounds = [torch.zeros_like(loss), dx_terms * (1 + u) + u * dx.abs(), dw_terms, *(u * b.abs() for b in db)]
+        return [bound.detach().numpy() for bound in bounds]
+
+    def assert_close(
+        self, found: list[np.ndarray], wanted: list[np.ndarray], rounded: list[np.ndarray] | None = None
+    ) -> None:
+        """In units of the largest element: where terms cancel, the rest is as inexact as they were. Beside that, by
+        what is `rounded`."""
+        exact = 5e-6 if self.dtype == torch.float32 else 1e-13
+        for a, b, more in zip(found, wanted, rounded or [0.0] * len(found), strict=True):
             scale = max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30)
-            exact = 5e-6 if self.dtype == torch.float32 else 1e-13
-            is_exact = k == 0 or (k == 2 and not multiplies_bfloat16())
-            atol = exact if not self.narrow or (is_exact and not apart) else 2.0 ** (-4 if apart else -8)
-            np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=atol)
+            assert np.array_equal(np.isnan(a), np.isnan(b))
+            excess = np.nan_to_num(np.abs(a - b)) - more
+            assert float(excess.max(initial=0)) <= exact * scale
+
+    def assert_alike(self, found: list[np.ndarray], unfused: list[np.ndarray]) -> None:
+        """Written out, scores of narrow heads are rounded, too."""
+        scales = [max(float(np.abs(np.nan_to_num(b)).max(initial=0)), 1e-30) for b in unfused]
+        rounded = [np.full(b.shape, 2.0**-4 * scale) for b, scale in zip(unfused, scales, strict=True)]
+        self.assert_close(found, unfused, rounded if self.narrow else None)
 
 
 def multiplies_bfloat16() -> bool:
@@ -223,8 +255,8 @@ def check(seed: int) -> None:
     head, flow = drawn(seed), [1.0, 0.25][seed % 2]
     symbolic = seed % 3 == 0 or head.rows < 16  # few rows are left alone if that is known
     alone = head.run(flow=flow, symbolic=symbolic)
-    head.assert_close(alone, head.expected(flow))
-    head.assert_close(alone, head.run(fused=False, flow=flow), apart=True)
+    head.assert_close(alone, head.expected(flow), head.rounded(flow) if head.narrow else None)
+    head.assert_alike(alone, head.run(fused=False, flow=flow))
     for a, b in zip(alone, head.run(threads=2, flow=flow, symbolic=symbolic), strict=True):
         assert a.tobytes() == b.tobytes()
     feeds = list(head.feeds().values())
@@ -232,7 +264,8 @@ def check(seed: int) -> None:
     assert peaks[0] <= peaks[1] or head.rows <= 16, peaks
 
 
-@pytest.mark.parametrize("seed", range(24))
+# 1239: many terms of the gradient of x cancel
+@pytest.mark.parametrize("seed", [*range(24), 1239])
 def test_random_heads(seed: int) -> None:
     check(seed)
 
