@@ -55,34 +55,6 @@ void tanh_all(float* x, std::size_t count) {
   for_vectors(count, [&](std::size_t i, std::size_t n) { store(tanh(load(x + i, n)), x + i, n); });
 }
 
-void lstm_row(float* gates, float* cell, float* hidden, std::size_t size) {
-  for_vectors(size, [&](std::size_t k, std::size_t n) {
-    const V i = sigmoid(load(gates + k, n));
-    const V o = sigmoid(load(gates + size + k, n));
-    const V f = sigmoid(load(gates + 2 * size + k, n));
-    const V g = tanh(load(gates + 3 * size + k, n));
-    const V c = hn::MulAdd(f, load(cell + k, n), hn::Mul(i, g));
-    store(i, gates + k, n);
-    store(o, gates + size + k, n);
-    store(f, gates + 2 * size + k, n);
-    store(g, gates + 3 * size + k, n);
-    store(c, cell + k, n);
-    store(hn::Mul(o, tanh(c)), hidden + k, n);
-  });
-}
-
-void gru_row(float* gates, const float* recurrent, float* hidden, std::size_t size) {
-  for_vectors(size, [&](std::size_t k, std::size_t n) {
-    const V z = sigmoid(hn::Add(load(gates + k, n), load(recurrent + k, n)));
-    const V r = sigmoid(hn::Add(load(gates + size + k, n), load(recurrent + size + k, n)));
-    const V h = tanh(hn::MulAdd(r, load(recurrent + 2 * size + k, n), load(gates + 2 * size + k, n)));
-    store(z, gates + k, n);
-    store(r, gates + size + k, n);
-    store(h, gates + 2 * size + k, n);
-    store(hn::MulAdd(z, hn::Sub(load(hidden + k, n), h), h), hidden + k, n);
-  });
-}
-
 }  // namespace backpass::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -92,8 +64,6 @@ namespace {
 
 HWY_EXPORT(sigmoid_all);
 HWY_EXPORT(tanh_all);
-HWY_EXPORT(lstm_row);
-HWY_EXPORT(gru_row);
 
 template <class T, class F>
 void apply(T* x, std::int64_t count, const F& f) {
@@ -162,14 +132,6 @@ void activate(const Activation& f, T clip, T* x, std::int64_t count) {
 
 template void activate<float>(const Activation&, float, float*, std::int64_t);
 template void activate<double>(const Activation&, double, double*, std::int64_t);
-
-void lstm_row(float* gates, float* cell, float* hidden, std::int64_t hidden_size) {
-  HWY_DYNAMIC_DISPATCH(lstm_row)(gates, cell, hidden, static_cast<std::size_t>(hidden_size));
-}
-
-void gru_row(float* gates, const float* recurrent, float* hidden, std::int64_t hidden_size) {
-  HWY_DYNAMIC_DISPATCH(gru_row)(gates, recurrent, hidden, static_cast<std::size_t>(hidden_size));
-}
 
 }  // namespace backpass
 #endif  // HWY_ONCE

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cell_rows.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -48,7 +49,9 @@ class Direction {
     clip_ = spec.clip == kNoClip<float> ? kNoClip<T> : static_cast<T>(spec.clip);
     const bool plain = clip_ == kNoClip<T> && spec.f.kind == ActivationKind::sigmoid &&
                        spec.g.kind == ActivationKind::tanh && spec.h.kind == ActivationKind::tanh;
-    usual_cell_ = std::is_same_v<T, float> && plain && t_.peepholes == nullptr && !spec.input_forget;
+    const bool has_own_loop = spec.kind == CellKind::lstm ? t_.peepholes == nullptr && !spec.input_forget
+                                                          : spec.kind == CellKind::gru && spec.linear_before_reset;
+    usual_cell_ = std::is_same_v<T, float> && plain && has_own_loop;
   }
 
   void run() {
@@ -120,6 +123,7 @@ class Direction {
     if (spec_.kind == CellKind::gru) return gru_step(t, gates);
     r_.first.multiply(t, l_.batch, h_, T(1), gates, width_);
     for_rows(t, [&](std::int64_t b) {
+      if (usual_cell_) return usual_row(t, b, gates + b * width_);
       T* row = gates + b * width_;
       T* h = h_ + b * l_.hidden;
       if (spec_.kind == CellKind::rnn) {
@@ -147,15 +151,30 @@ class Direction {
       r_.second.multiply(t, l_.batch, recurrent_, T(1), gates + 2 * n, width_);
     }
     for_rows(t, [&](std::int64_t b) {
+      if (usual_cell_) return usual_row(t, b, gates + b * width_);
       gru(gates + b * width_, recurrent_ + b * width_, h_ + b * n);
       save(t, b, gates + b * width_);
     });
   }
 
+  // One loop for all of a usual cell, saving included.
+  void usual_row(std::int64_t t, std::int64_t b, const T* gates) const {
+    if constexpr (std::is_same_v<T, float>) {
+      const std::int64_t n = l_.hidden;
+      const std::int64_t row = l_.y_row(t, d_, b);
+      const CellCopies copies{t_.gates == nullptr ? nullptr : t_.gates + row * width_,
+                              t_.all_c == nullptr ? nullptr : t_.all_c + row * n,
+                              t_.y == nullptr ? nullptr : t_.y + row * n};
+      if (spec_.kind == CellKind::lstm) {
+        lstm_row(gates, c_ + b * n, h_ + b * n, n, copies);
+      } else {
+        gru_row(gates, recurrent_ + b * width_, h_ + b * n, n, copies);
+      }
+    }
+  }
+
   void lstm(T* gates, T* c, T* h) const {
     const std::int64_t n = l_.hidden;
-    if constexpr (std::is_same_v<T, float>)
-      if (usual_cell_) return lstm_row(gates, c, h, n);
     T* input = gates;
     T* output = gates + n;
     T* forget = gates + 2 * n;
@@ -184,8 +203,6 @@ class Direction {
   // With linear_before_reset `gates` has the input side only; otherwise everything but the candidate is done.
   void gru(T* gates, const T* recurrent, T* h) const {
     const std::int64_t n = l_.hidden;
-    if constexpr (std::is_same_v<T, float>)
-      if (usual_cell_ && spec_.linear_before_reset) return gru_row(gates, recurrent, h, n);
     if (spec_.linear_before_reset) {
       for (std::int64_t i = 0; i < 2 * n; ++i) gates[i] += recurrent[i];
       activate<T>(spec_.f, clip_, gates, 2 * n);
@@ -234,43 +251,6 @@ class Direction {
 
 }  // namespace
 
-namespace {
-
-// Fewer weights stay in a second-level cache anyway.
-constexpr std::int64_t kFewBytes = 256 * 1024;
-// Halves begin at a multiple of this: no vectors are left half full.
-constexpr std::int64_t kHalfStep = 48;
-
-/// `pack(first column, columns)` for each part of what a step multiplies by; gates are columns side by side.
-template <class T, class Pack>
-PackedRecurrence<T> packed_parts(const CellSpec& spec, std::int64_t hidden, const Pack& pack) {
-  const auto gates = [&](std::int64_t first, std::int64_t count) {
-    const std::int64_t columns = count * hidden;
-    const std::int64_t half = (columns / 2 + kHalfStep - 1) / kHalfStep * kHalfStep;
-    const bool is_cut = columns * hidden * static_cast<std::int64_t>(sizeof(T)) > kFewBytes && half < columns;
-    if (!is_cut) return PackedGates<T>{{pack(first * hidden, columns), nullptr}};
-    return PackedGates<T>{{pack(first * hidden, half), pack(first * hidden + half, columns - half)}};
-  };
-  if (spec.kind == CellKind::gru && !spec.linear_before_reset) return {gates(0, 2), gates(2, 1)};
-  return {gates(0, gate_count(spec.kind)), {}};
-}
-
-}  // namespace
-
-template <class T>
-PackedRecurrence<T> pack_recurrence(const CellSpec& spec, std::int64_t hidden, const T* r) {
-  return packed_parts<T>(spec, hidden, [&](std::int64_t first, std::int64_t columns) {
-    return std::make_shared<const PackedMatrix<T>>(true, hidden, columns, r + first * hidden, hidden);
-  });
-}
-
-template <class T>
-PackedRecurrence<T> shared_recurrence(const CellSpec& spec, std::int64_t hidden, const Tensor& r, std::int64_t offset) {
-  return packed_parts<T>(spec, hidden, [&](std::int64_t first, std::int64_t columns) {
-    return shared_packed<T>(r, true, hidden, columns, offset + first * hidden);
-  });
-}
-
 std::int64_t recurrent_scratch(const RecurrentLayout& layout, CellKind kind) {
   return layout.directions * scratch_plan(layout, kind).total();
 }
@@ -287,10 +267,6 @@ void run_recurrent(const RecurrentLayout& layout, const std::vector<CellSpec>& d
   });
 }
 
-template PackedRecurrence<float> pack_recurrence(const CellSpec&, std::int64_t, const float*);
-template PackedRecurrence<double> pack_recurrence(const CellSpec&, std::int64_t, const double*);
-template PackedRecurrence<float> shared_recurrence(const CellSpec&, std::int64_t, const Tensor&, std::int64_t);
-template PackedRecurrence<double> shared_recurrence(const CellSpec&, std::int64_t, const Tensor&, std::int64_t);
 template void run_recurrent(const RecurrentLayout&, const std::vector<CellSpec>&, const RecurrentTensors<float>&,
                             float*);
 template void run_recurrent(const RecurrentLayout&, const std::vector<CellSpec>&, const RecurrentTensors<double>&,
