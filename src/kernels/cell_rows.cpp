@@ -136,8 +136,7 @@ HWY_INLINE void gru_lanes(const Lanes lanes, const GruRow& row, std::size_t k) {
   const float* recurrent = row.recurrent + k;
   const V z = value_of(sigmoid(hn::Add(lanes.load(input), lanes.load(recurrent))));
   const V r = value_of(sigmoid(hn::Add(lanes.load(input + row.size), lanes.load(recurrent + row.size))));
-  const V g =
-      value_of(tanh(hn::MulAdd(r, lanes.load(recurrent + 2 * row.size), lanes.load(input + 2 * row.size))));
+  const V g = value_of(tanh(hn::MulAdd(r, lanes.load(recurrent + 2 * row.size), lanes.load(input + 2 * row.size))));
   const V h = hn::MulAdd(z, hn::Sub(lanes.load(row.hidden + k), g), g);
   lanes.store(h, row.hidden + k);
   if (row.copies.hidden != nullptr) lanes.store(h, row.copies.hidden + k);
