@@ -70,8 +70,7 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
       const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
       const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
       const bool is_last = (piece + 1) % pieces.col_count == 0;
-      const NextRows<T> next =
-          is_last ? next_rows(a, b.k, i1, m + rows_behind, i1 - i0) : NextRows<T>{};
+      const NextRows<T> next = is_last ? next_rows(a, b.k, i1, m + rows_behind, i1 - i0) : NextRows<T>{};
       multiply_piece(a, b, i0, i1 - i0, j0, cols, alpha, beta, c, ldc, epilogue, next);
     }
   });
