@@ -34,6 +34,7 @@ from gemm_worker import CONTESTANTS, Product
 HERE = Path(__file__).resolve().parent
 MIN_ROUNDS = 4
 TURN_SECONDS = 0.1
+MORE_TURNS = 4  # as long again where a product is below the gate
 PAUSE_SECONDS = 0.05  # OpenBLAS's threads look for work the longest: 2^26 ticks of the processor's clock
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CAPS = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}
@@ -176,6 +177,16 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def measure(workers: dict[str, Worker], product: Product, options: argparse.Namespace) -> Row:
+    """Below the gate all contestants have more turns, which count with the first ones: machines are shared."""
+    times = take_turns(workers, product, options.seconds)
+    row = Row.of(product, times)
+    if row.ratio(row.least) >= options.gate:
+        return row
+    more = take_turns(workers, product, MORE_TURNS * options.seconds)
+    return Row.of(product, {name: times[name] + more[name] for name in times})
+
+
 def main() -> int:
     options = arguments()
     workers = workers_for(options.threads)
@@ -185,7 +196,7 @@ def main() -> int:
     print(f"{'product':<34}{'m x n x k':<20}{names}{'ratio':>8}{'(med.)':>8}")
     rows = []
     for product in chosen_products(options):
-        rows.append(Row.of(product, take_turns(workers, product, options.seconds)))
+        rows.append(measure(workers, product, options))
         print(rows[-1].text(), flush=True)
     for worker in workers.values():
         worker.close()
