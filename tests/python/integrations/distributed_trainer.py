@@ -11,6 +11,7 @@ import torch.distributed as dist
 import transformers
 from backpass.integrations.transformers import Trainer
 from conftest import continued, gpt2
+from end_of_gloo import end_process
 
 
 def main(folder: Path, is_plain: bool) -> None:
@@ -35,7 +36,7 @@ def main(folder: Path, is_plain: bool) -> None:
         wrapped = type(trainer.model_wrapped).__name__
         record = {"losses": losses, "eval": evaluated, "is_one": bool(is_one), "wrapped": wrapped}
         (folder / "record.json").write_text(json.dumps(record))
-    dist.destroy_process_group()
+    end_process()
 
 
 if __name__ == "__main__":

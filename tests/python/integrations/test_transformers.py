@@ -264,6 +264,7 @@ def test_two_processes(tmp_path: Path) -> None:
         script = Path(__file__).parent / "distributed_trainer.py"
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(script.parents[1]), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [*launch, script, folder, kind], capture_output=True, text=True, env=environment, timeout=300
         )

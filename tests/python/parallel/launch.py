@@ -32,7 +32,8 @@ def launch(
 ) -> list[Ended]:  # fmt: skip
     """`task` of tasks.py gets a communicator, the folder and the arguments, all of them strings."""
     call = [sys.executable, str(TASKS), backend, str(size), task, str(folder), *map(str, arguments)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", BACKPASS_VERIFY_PASSES="0")
+    places = os.pathsep.join([str(TASKS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = dict(os.environ, OMP_NUM_THREADS="1", BACKPASS_VERIFY_PASSES="0", PYTHONPATH=places)
     if backend == "mpi":
         if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
             pytest.skip("mpirun or mpi4py is not installed")

@@ -161,10 +161,10 @@ def die_in_training(comm: Any, folder: Path) -> None:
 def main(backend: str, size: str, task: str, folder: str, *arguments: str) -> None:
     comm = communicator_of(backend, int(size), Path(folder))
     globals()[task](comm, Path(folder), *arguments)
-    if backend == "gloo":  # or its threads may still run when the process ends, which aborts it
-        import torch.distributed as dist
+    if backend == "gloo":
+        from end_of_gloo import end_process
 
-        dist.destroy_process_group()
+        end_process()
 
 
 if __name__ == "__main__":

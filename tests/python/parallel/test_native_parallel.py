@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,4 +63,4 @@ def test_a_rank_that_is_killed_in_training_is_an_error_on_all_others(backend: st
         seconds, message = (tmp_path / f"{rank}.txt").read_text().split("\n", 1)
         assert float(seconds) < 10
         assert message.startswith("[allreduce] rank ")
-        assert "ended: rank 3 (process " in message
+        assert re.search(r"ended: .*rank 3 \(process ", message)  # others may have seen it and ended before this one

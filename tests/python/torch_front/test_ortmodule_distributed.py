@@ -26,6 +26,7 @@ class Net(nn.Module):
 
 
 def worker(rank: int, folder: str) -> None:
+    from end_of_gloo import end_process
     from ortmodule_check import wrap
 
     torch.set_num_threads(1)
@@ -49,7 +50,7 @@ def worker(rank: int, folder: str) -> None:
             optimizer.step()
     buffers = [dict(m.module.named_buffers()) for m in models]
     torch.save((rounds, buffers), Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    end_process()
 
 
 @pytest.fixture(scope="module")

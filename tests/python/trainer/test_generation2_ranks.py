@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from backpass import optim
 from backpass.training import ORTTrainer, ORTTrainerOptions
+from end_of_gloo import end_process
 from trainer.generation2_models import LINEAR, cross_entropy, linear, linear_data, assert_same_state
 
 rank, folder = int(os.environ["RANK"]), Path(sys.argv[1])
@@ -43,7 +44,7 @@ assert_same_state(whole["model"], state["model"])
 assert_same_state(whole["optimizer"], state["optimizer"])
 torch.save(state["model"]["full_precision"], folder / f"{rank}.after.pt")
 dist.barrier()
-dist.destroy_process_group()
+end_process()
 """
 
 
