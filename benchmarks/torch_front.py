@@ -8,6 +8,7 @@ python benchmarks/torch_front.py --dropout 0              the losses of all engi
 python benchmarks/torch_front.py --padded                 batches with padding and few labels, into docs/padded_speed.md
 python benchmarks/torch_front.py --padded --dense         the same networks where there is nothing to leave out
 BACKPASS_ORT_TRAINING_PYTHON=/path/to/python python benchmarks/torch_front.py   with the original
+BACKPASS_MAX_ISA=avx2 python benchmarks/torch_front.py    with AVX2 alone, for all engines; --write: a page of its own
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ PADDED_ENGINES = ["backpass", "backpass-dense", "eager", "inductor", "original"]
 
 # The original does not get through torch's fused attention with dropout.
 NEEDS = {"original": {"BENCHMARK_ATTENTION": "eager"}}
+CAPPED = os.environ.get("BACKPASS_MAX_ISA") == "avx2"
+CAPS = {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
 def environment_of(engine: str, threads: int) -> dict[str, str]:
     """The original has an environment of its own, and must not find packages of ours."""
     kept = {k: v for k, v in os.environ.items() if engine != "original" or k != "PYTHONPATH"}
-    return {**kept, "OMP_NUM_THREADS": str(threads), **NEEDS.get(engine, {})}
+    return {**kept, "OMP_NUM_THREADS": str(threads), **(CAPS if CAPPED else {}), **NEEDS.get(engine, {})}
 
 
 class Worker:
@@ -136,10 +139,13 @@ def measure(network: str, threads: int, options: argparse.Namespace) -> Measured
 
 
 def machine() -> str:
-    """The processor, as Linux calls it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}"
+    """The processors, as Linux calls them, and the instructions that were used. Names of rented ones tell little."""
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    found = {name.strip(): value.strip() for name, _, value in lines}
+    count = sum(name.strip() == "processor" for name, _, _ in lines)
+    kind = f"{found['model name']}, family {found['cpu family']} model {found['model']}"
+    vectors = "AVX2 alone" if CAPPED else "AVX-512" if "avx512f" in found["flags"] else "AVX2"
+    return f"{count} x {kind}, {vectors}"
 
 
 def arguments() -> argparse.Namespace:
@@ -158,6 +164,11 @@ def arguments() -> argparse.Namespace:
     options.networks = options.networks or (list(PADDED) if options.padded else STEADY)
     engines = PADDED_ENGINES if options.padded else ENGINES
     options.engines = options.engines or [e for e in engines if e != "original" or ORIGINAL]
+    if "original" in options.engines and not Path(ORIGINAL).is_file():
+        parser.error(
+            f"BACKPASS_ORT_TRAINING_PYTHON: got '{ORIGINAL}', expected the Python that has the original; "
+            "`make .venv/onnxruntime-training/.torch-2.4.1` makes one"
+        )
     if options.dense:
         os.environ["BENCHMARK_DENSE"] = "1"  # of the workers
     return options
@@ -170,6 +181,10 @@ ADAM_NOTE = (
 THREADS_NOTE = (
     "The original's threads are set in its session options. Its pool follows neither OMP_NUM_THREADS nor the\n"
     "processors a process is given: until that was set here, what was called its one thread were two cores."
+)
+MKL_NOTE = (
+    "torch's products are MKL's, which uses AVX-512 on no processor of AMD: there a rival's rate is AVX2's.\n"
+    "What is possible is the rate of the best library found here."
 )
 
 
@@ -188,6 +203,7 @@ def heading(options: argparse.Namespace) -> list[str]:
         "Convolutions by Winograd's method (winograd.md) take fewer operations than are counted: fractions over 1.",
         *([ADAM_NOTE] if adam else []),
         THREADS_NOTE,
+        *([] if CAPPED else [MKL_NOTE]),
         "The original gets transformers' attention written out, for it does not take torch's fused one with dropout;",
         f"the others take the library's choice. {padded}{machine()}, torch {torch.__version__}.",
         "",
@@ -198,8 +214,10 @@ def heading(options: argparse.Namespace) -> list[str]:
 
 def write(lines: list[str], found: list[Measured], options: argparse.Namespace) -> None:
     written = "--padded --write" if options.padded else "--write"
+    start = "BACKPASS_MAX_ISA=avx2 " if CAPPED else ""
     title = "# Training steps of PyTorch modules" + (" on padded batches" if options.padded else "")
-    page = DOCS / ("padded_speed.md" if options.padded else "torch_speed.md")
+    title += ", with AVX2 alone" if CAPPED else ""
+    page = DOCS / (("padded_speed" if options.padded else "torch_speed") + ("_avx2" if CAPPED else "") + ".md")
     picture = page.with_suffix(".svg")
     bars = [
         speed_chart.Bars(
@@ -211,7 +229,7 @@ def write(lines: list[str], found: list[Measured], options: argparse.Namespace) 
     ]
     drawn = speed_chart.draw(bars, picture)
     shown = [f"![Step times relative to Backpass]({picture.name})", ""] if drawn else []
-    text = [title, "", f"Written by `benchmarks/torch_front.py {written}`.", "", *shown, *lines, ""]
+    text = [title, "", f"Written by `{start}benchmarks/torch_front.py {written}`.", "", *shown, *lines, ""]
     page.write_text("\n".join(text))
 
 

@@ -75,24 +75,38 @@ void add_run(const T* __restrict from, std::int64_t n, T* __restrict to, const S
   for (; k < n; ++k) to[k] = start(to[k]) + from[k];
 }
 
-/// Every row is written once. Few rows are cut into more pieces, for threads to share.
+/// Rows of a sum, cut into strips of columns: few rows into more of them, for threads to share.
+struct Strips {
+  std::int64_t inner, extent, width, per_row;
+
+  explicit Strips(const GatherShape& s)
+      : inner(s.inner),
+        extent(s.extent),
+        width(std::min<std::int64_t>(s.inner, s.extent < 32 ? 64 : 512)),
+        per_row((s.inner + width - 1) / width) {}
+
+  std::int64_t column(std::int64_t strip) const { return strip % per_row * width; }
+  std::int64_t row(std::int64_t strip) const { return strip / per_row % extent; }
+  /// Where it begins, from the beginning of all rows on.
+  std::int64_t offset(std::int64_t strip) const { return strip / per_row * inner + column(strip); }
+};
+
+/// Every row is written once; those that get nothing, which are most of a vocabulary's, many at a time.
 template <class T>
 void add_wide_rows(const GatherShape& s, const T* updates, const UpdateLists& lists, T* out) {
-  const std::int64_t width = std::min<std::int64_t>(s.inner, s.extent < 32 ? 64 : 512);
-  const std::int64_t strips = (s.inner + width - 1) / width;
-  const std::int64_t work = width * (1 + s.count / std::max<std::int64_t>(s.extent, 1));
-  parallel_for(s.outer * s.extent * strips, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t row = item / strips;
-      const std::int64_t column = (item % strips) * width;
-      const std::int64_t n = std::min(width, s.inner - column);
-      const T* from = updates + row / s.extent * s.count * s.inner + column;
-      T* to = out + row * s.inner + column;
-      std::int64_t j = lists.first[row % s.extent];
-      if (j < 0) {
-        std::fill_n(to, n, T(0));
-        continue;
-      }
+  const Strips strips(s);
+  const std::int64_t work = strips.width * (1 + s.count / std::max<std::int64_t>(s.extent, 1));
+  parallel_for(s.outer * s.extent * strips.per_row, grain_for(work), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t strip = begin; strip < end; ++strip) {
+      const std::int64_t first_empty = strip;
+      while (strip < end && lists.first[strips.row(strip)] < 0) ++strip;
+      std::fill(out + strips.offset(first_empty), out + strips.offset(strip), T(0));
+      if (strip == end) break;
+      const std::int64_t column = strips.column(strip);
+      const std::int64_t n = std::min(strips.width, s.inner - column);
+      const T* from = updates + strip / strips.per_row / s.extent * s.count * s.inner + column;
+      T* to = out + strips.offset(strip);
+      std::int64_t j = lists.first[strips.row(strip)];
       add_run(from + j * s.inner, n, to, [](T) { return T(0); });  // not a copy: -0 becomes 0
       while ((j = lists.next[j]) >= 0) add_run(from + j * s.inner, n, to, [](T sum) { return sum; });
     }

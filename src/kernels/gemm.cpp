@@ -3,7 +3,6 @@
 #include <dnnl.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "kernels/gemm_blocks.hpp"
 #include "kernels/gemm_few_rows.hpp"
@@ -25,32 +24,26 @@ struct Panels {
   const T* at(std::int64_t p, std::int64_t j, std::int64_t depth) const { return data + p * padded_n + j * depth; }
 };
 
-/// Rows of A that are read next.
+/// Some rows of A over one stretch of k, as they lie in memory.
 template <class T>
-struct NextRows {
-  const T* data = nullptr;
-  std::int64_t elements = 0;
-};
-
-/// Those of the next piece, from row `first` of `rows` on. Other threads may be given it, where there are any; rows of
-/// a part of a wide matrix do not lie together.
-template <class T>
-NextRows<T> next_rows(const Operand<T>& a, std::int64_t k, std::int64_t first, std::int64_t rows, std::int64_t piece) {
-  if (a.transposed || first >= rows || threads_here() > 1 || 4 * a.ld > 5 * k) return {};
-  return {a.data + first * a.ld, std::min(piece, rows - first) * a.ld};
+ReadNext<T> rows_of(const Operand<T>& a, std::int64_t i0, std::int64_t rows, std::int64_t p, std::int64_t depth) {
+  if (a.transposed) return {a.data + p * a.ld + i0, depth, rows, a.ld};
+  return {a.data + i0 * a.ld + p, rows, depth, a.ld};
 }
 
-/// One piece of C over all of k.
+/// One piece of C over all of k. The next piece reads `next_rows` rows of A, from `next_row` on.
 template <class T>
 void multiply_piece(const Operand<T>& a, const Panels<T>& b, std::int64_t i0, std::int64_t rows, std::int64_t j0,
                     std::int64_t cols, T alpha, T beta, T* c, std::int64_t ldc, const Epilogue<T>& epilogue,
-                    const NextRows<T>& next) {
+                    std::int64_t next_row, std::int64_t next_rows) {
   T* to = c + i0 * ldc + j0;
   std::int64_t p = 0;
   do {
     const std::int64_t depth = std::min(b.stretch, b.k - p);
     BlockEnd<T> end = block_end(p, depth, b.k, j0, alpha, beta, epilogue);
-    if (p + depth == b.k) std::tie(end.next, end.next_elements) = std::tie(next.data, next.elements);
+    const std::int64_t q = p + depth;
+    end.next = q < b.k ? rows_of(a, i0, rows, q, std::min(b.stretch, b.k - q))
+                       : rows_of(a, next_row, next_rows, 0, std::min(b.stretch, b.k));
     multiply_stretch(left_block(a, i0, rows, p, depth, cols), rows, depth, b.at(p, j0, depth), cols, to, ldc, end);
     p += depth;
   } while (p < b.k);
@@ -70,8 +63,9 @@ void multiply_packed(const Operand<T>& a, const Panels<T>& b, std::int64_t m, st
       const std::int64_t j0 = pieces.first_column(piece % pieces.col_count);
       const std::int64_t cols = std::min(pieces.first_column(piece % pieces.col_count + 1), n) - j0;
       const bool is_last = (piece + 1) % pieces.col_count == 0;
-      const NextRows<T> next = is_last ? next_rows(a, b.k, i1, m + rows_behind, i1 - i0) : NextRows<T>{};
-      multiply_piece(a, b, i0, i1 - i0, j0, cols, alpha, beta, c, ldc, epilogue, next);
+      const std::int64_t next_row = is_last ? i1 : i0;
+      const std::int64_t next_rows = is_last || b.k > b.stretch ? std::min(i1 - i0, m + rows_behind - next_row) : 0;
+      multiply_piece(a, b, i0, i1 - i0, j0, cols, alpha, beta, c, ldc, epilogue, next_row, next_rows);
     }
   });
 }
@@ -182,7 +176,7 @@ void gemm(bool trans_a, bool trans_b, std::int64_t m, std::int64_t n, std::int64
     return;
   }
   if constexpr (std::is_same_v<T, float>) {
-    if (!packing_pays(m) && k > 0) {
+    if (!packing_pays(m) && k > 0 && alpha != 0) {  // with SSE4 oneDNN leaves C as it was where alpha is 0
       multiply_in_place(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, epilogue);
       return;
     }

@@ -7,6 +7,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_simd.hpp"
 #include "kernels/thread_buffer.hpp"
+#include "support/caches.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass {
@@ -64,12 +65,14 @@ void copy_rows(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t dep
   for (std::int64_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, depth, out + i * depth);
 }
 
-/// Rows whole pages apart fall into the same sets of the first-level cache and evict each other. Half a page apart they
-/// do not fill those sets, and copying them would cost more than it saves.
+/// Rows whole pages apart fall into the same sets of the first-level cache and evict each other, unless there is room
+/// in a set for all rows of a tile and more. Half a page apart they do not fill those sets. Copying rows that do not
+/// would cost more than it saves.
 template <class T>
 bool rows_collide(std::int64_t lda) {
   constexpr std::int64_t kBytes = 4096;
-  return lda * static_cast<std::int64_t>(sizeof(T)) % kBytes == 0;
+  constexpr std::int64_t kEnoughWays = 12;
+  return first_level_ways() < kEnoughWays && lda * static_cast<std::int64_t>(sizeof(T)) % kBytes == 0;
 }
 
 template <class T>

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kNearElements = 512 * kDepth;
 // Packing B ahead was measured to be quicker on one thread where panels are narrow and k is this long; on several it
 // was slower.
-constexpr std::int64_t kNearElementsOfLongRows = 448 * kDepth;
+constexpr std::int64_t kNearElementsOfLongRows = 256 * kDepth;
 constexpr std::int64_t kLongRow = 16 * kDepth;
 
 // Columns of a piece, where there are enough of them: a piece finds its first panel far away, and reads A again, which
@@ -76,7 +76,7 @@ void multiply_panels(const LeftBlock<T>& a, std::int64_t rows, std::int64_t dept
   T* room = thread_buffer<T, kPackedB>(depth * kernels.panel);
   std::int64_t j = whole_panels<T>(cols);
   kernels.multiply_unpacked(a.layout, b.transposed, rows, j, depth, a.data, a.ld, b.data, b.ld, room, c, ldc, end);
-  if (j > 0) end.next_elements = 0;
+  if (j > 0) end.next = {};
   while (j < cols) {
     const std::int64_t width = panel_width<T>(cols - j);
     const T* from = b.transposed ? b.data + j * b.ld : b.data + j;
@@ -122,10 +122,7 @@ template <class T>
 void gemm_near(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
                std::int64_t ldb, T beta, T* c, std::int64_t ldc, std::int64_t rows_behind) {
   BlockEnd<T> end = block_end<T>(0, k, k, 0, T(1), beta, {});
-  if (ldb == n) {
-    end.next = b + k * ldb;
-    end.next_elements = std::min(k, rows_behind) * ldb;
-  }
+  end.next = {b + k * ldb, std::min(k, rows_behind), n, ldb};
   multiply_panels<T>({a, lda, LeftLayout::columns}, m, k, {b, ldb, false}, n, c, ldc, end);
 }
 

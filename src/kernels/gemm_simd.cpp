@@ -44,7 +44,7 @@ struct Tile {
   std::int64_t lda;
   const T* b;
   std::int64_t b_step;  ///< elements from one row of the panel to the next
-  T* keep;              ///< where tiles that pack store what they read of B
+  T* keep;              ///< where a tile that packs stores what it reads of B; null: it is packed
   T* c;
   std::int64_t ldc;
   const T* bias;
@@ -120,24 +120,29 @@ constexpr int most_rows(Access access, int vectors) {
   return access == Access::bundles ? kRows : std::min(kMostRows, kVectors * kRows / vectors);
 }
 
-/// Fetches what the next product reads into the second-level cache, some lines before each tile: all at once would have
-/// to wait.
+/// Fetches what is read next into the second-level cache, some lines before each tile: all at once would have to wait.
 template <class T>
 class Fetcher {
  public:
-  Fetcher(const BlockEnd<T>& end, std::int64_t m, std::int64_t n)
-      : at_(end.next), end_(end.next == nullptr ? nullptr : end.next + end.next_elements) {
+  Fetcher(const ReadNext<T>& next, std::int64_t m, std::int64_t n) : next_(next) {
     const std::int64_t tiles = 1 + m / kRows * (n / panel_columns<T>());
-    lines_ = (end.next_elements + tiles * line_elements<T>() - 1) / (tiles * line_elements<T>());
+    const std::int64_t lines = next.rows * (1 + (next.cols - 1) / line_elements<T>());
+    lines_ = (lines + tiles - 1) / tiles;
   }
   void some() {
-    for (std::int64_t i = 0; i < lines_ && at_ < end_; ++i, at_ += line_elements<T>()) __builtin_prefetch(at_, 0, 2);
+    for (std::int64_t i = 0; i < lines_ && next_.rows > 0; ++i) {
+      __builtin_prefetch(next_.data + column_, 0, 2);
+      column_ += line_elements<T>();
+      if (column_ < next_.cols) continue;
+      column_ = 0;
+      next_.data += next_.ld;
+      --next_.rows;
+    }
   }
 
  private:
-  const T* at_;
-  const T* end_;
-  std::int64_t lines_;
+  ReadNext<T> next_;
+  std::int64_t column_ = 0, lines_;
 };
 
 /// Elements from one tile's rows of A to the next row.
@@ -159,9 +164,10 @@ void multiply_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T
   });
 }
 
-/// The same for a panel that lies where others will: its first tile packs unless that is done, its last ones fetch.
+/// The same for a whole panel, which is packed by its first tile where it is not yet; its last tiles fetch the next
+/// one.
 template <Access kAccess, class T>
-void multiply_near_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
+void multiply_whole_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetcher<T>& fetcher) {
   constexpr int kMost = most_rows(kAccess, kVectors);
   constexpr auto kRowCounts = std::make_integer_sequence<int, kMost>();
   constexpr auto kTiles = tiles_of<Tag<T>, kVectors, kAccess, Duty::none>(kRowCounts);
@@ -171,14 +177,16 @@ void multiply_near_panel(std::int64_t m, Tile<T> t, const BlockEnd<T>& end, Fetc
   std::int64_t left = (m + kMost - 1) / kMost;
   for_each_tile(m, kMost, [&](std::int64_t, std::int64_t rows) {
     fetcher.some();
-    const bool packs = t.b != t.keep;
+    const bool packs = t.keep != nullptr;
     const bool fetches = !packs && t.next.data != nullptr && left <= lines;
     (packs ? kPacking : fetches ? kFetching : kTiles)[static_cast<std::size_t>(rows)](t, end);
+    if (packs) {
+      t.b = std::exchange(t.keep, nullptr);
+      t.b_step = panel_columns<T>();
+    }
     if (fetches) t.next.data += t.next.shift;
     t.a += rows * row_step<kAccess>(t);
     t.c += rows * t.ldc;
-    t.b = t.keep;
-    t.b_step = panel_columns<T>();
     --left;
   });
 }
@@ -216,12 +224,13 @@ template <Access kAccess, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
-  Fetcher<T> fetcher(end, m, n);
+  Fetcher<T> fetcher(end.next, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
-    const Tile<T> first{k, a, lda, b, panel, nullptr, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, cols};
+    Tile<T> first{k, a, lda, b, panel, nullptr, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, cols};
     if (cols == panel) {
-      multiply_panel<Tag<T>, kVectors, kAccess>(m, first, end, fetcher);
+      if (j + panel < n) first.next = {b + b_stride, panel, line_elements<T>()};
+      multiply_whole_panel<kAccess>(m, first, end, fetcher);
     } else {
       multiply_last_panel<kAccess>(m, first, end, fetcher);
     }
@@ -247,16 +256,16 @@ void multiply_unpacked(bool transposed, std::int64_t m, std::int64_t n, std::int
                        const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
   const std::int64_t distance = transposed ? panel * ldb : panel;
-  Fetcher<T> fetcher(end, m, n);
+  Fetcher<T> fetcher(end.next, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += distance) {
     Tile<T> first{k, a, lda, b, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};
     if (transposed) {
       pack_turned_panel(k, b, ldb, room);
-      first.b = room;
+      first.b = std::exchange(first.keep, nullptr);
       first.b_step = panel;
     }
     if (j + panel < n) first.next = next_panel(transposed, k, b + distance, ldb);
-    multiply_near_panel<kAccess>(m, first, end, fetcher);
+    multiply_whole_panel<kAccess>(m, first, end, fetcher);
   }
 }
 

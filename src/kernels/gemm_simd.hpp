@@ -5,6 +5,13 @@
 
 namespace backpass {
 
+/// Rows that are read from memory after a product, fetched into a near cache meanwhile. None: no rows.
+template <class T>
+struct ReadNext {
+  const T* data = nullptr;
+  std::int64_t rows = 0, cols = 0, ld = 0;
+};
+
 /// What happens to a block of C once its sums over the present stretch of k are in registers, and after it.
 template <class T>
 struct BlockEnd {
@@ -12,8 +19,7 @@ struct BlockEnd {
   T beta = 0;               ///< factor of what C holds already; 0: C is not read
   const T* bias = nullptr;  ///< one per column of the block, added after alpha; null: none
   bool relu = false;
-  const T* next = nullptr;  ///< what is read from memory after this block, fetched meanwhile; null: nothing
-  std::int64_t next_elements = 0;
+  ReadNext<T> next = {};
 };
 
 /// How A is stored: row after row, column after column, or in bundles of rows that are computed together.

@@ -41,7 +41,7 @@ namespace {
 HWY_EXPORT(add_half);
 
 constexpr std::int64_t kMatrix = 512;         // rows and columns of the products
-constexpr std::int64_t kProducts = 4;         // by each library; the best counts
+constexpr std::int64_t kProducts = 16;        // by each library; the best counts, for others use the machine, too
 constexpr std::int64_t kPasses = 3;           // over memory at least
 constexpr std::int64_t kPassBytes = 8 << 20;  // that a pass is worth; what is smaller gets more of them
 constexpr std::int64_t kChunk = 1 << 13;      // elements

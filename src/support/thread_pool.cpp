@@ -32,6 +32,9 @@ constexpr microseconds kLongWait{200};
 // where waiting costs a few parts in a hundred.
 constexpr microseconds kLongJob{300};
 constexpr int kWaitsToBelieve = 2;
+// A wait is the neighbour's share where it took that part of the time since the one before: one of milliseconds now and
+// then costs less than doing without helpers.
+constexpr int kShareToBelieve = 4;
 constexpr milliseconds kLongestBelief{200};
 // A belief that ended so many times its length ago says nothing about now.
 constexpr int kBeliefsToForget = 8;
@@ -219,15 +222,17 @@ void ThreadPool::open(JobSlot& slot, int helpers) {
 
 void ThreadPool::note_wait(Clock::time_point start, Clock::duration wait) {
   if (wait < kLongWait) return;
-  const Clock::time_point now = Clock::now();
-  if (wait < now - start - wait) return;  // most of the time went into work
+  const Clock::duration now = Clock::now().time_since_epoch();
+  if (wait < now - start.time_since_epoch() - wait) return;  // most of the time went into work
   const Clock::duration last{last_belief_.load(std::memory_order_relaxed)};
-  const Clock::duration since =
-      now.time_since_epoch() - Clock::duration{contended_until_.load(std::memory_order_relaxed)};
+  const Clock::duration trusted{contended_until_.load(std::memory_order_relaxed)};
+  const Clock::duration waited{last_long_wait_.exchange(now.count(), std::memory_order_relaxed)};
+  if (kShareToBelieve * wait < now - std::max(trusted, waited)) return;
+  const Clock::duration since = now - trusted;
   const Clock::duration wanted = since < kBeliefsToForget * last ? 2 * last : kWaitsToBelieve * wait;
   const Clock::duration belief = std::min<Clock::duration>(wanted, kLongestBelief);
   last_belief_.store(belief.count(), std::memory_order_relaxed);
-  contended_until_.store((now + belief).time_since_epoch().count(), std::memory_order_relaxed);
+  contended_until_.store((now + belief).count(), std::memory_order_relaxed);
 }
 
 void ThreadPool::grow(int workers) {

@@ -143,7 +143,7 @@ class ThreadPool {
   std::atomic<std::size_t> used_slots_ = 0;  // those after them never held a job
   alignas(64) std::atomic<std::uint32_t> posts_ = 0;
   alignas(64) std::atomic<int> awake_ = 0;  // threads that look for jobs without being woken
-  std::atomic<Clock::rep> contended_until_ = 0, last_belief_ = 0;
+  std::atomic<Clock::rep> contended_until_ = 0, last_belief_ = 0, last_long_wait_ = 0;
   std::atomic<int> workers_ = 0;
   std::atomic<bool> stopped_ = false;
   std::mutex growing_;

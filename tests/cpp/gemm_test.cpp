@@ -122,6 +122,15 @@ TEST(Gemm, DoesNotReadCWhenBetaIsZero) {
   }
 }
 
+TEST(Gemm, OfFactorZeroLeavesTheRest) {
+  for (const Problem& p : {Problem{false, false, 3, 50, 20, 0}, Problem{true, false, 1, 9, 4, 0},
+                           Problem{false, true, 40, 50, 20, 0}, Problem{true, true, 130, 8, 64, 0}}) {
+    check<float>(p, 0, 0, false);
+    check<float>(p, 0, 2, true);
+    check<double>(p, 0, 0.5, true);
+  }
+}
+
 TEST(Gemm, PackedEqualsUnpacked) {
   for (const Problem& p : problems()) {
     Operands<float> o(p);
