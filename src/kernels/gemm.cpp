@@ -8,6 +8,7 @@
 #include "kernels/gemm_few_rows.hpp"
 #include "kernels/pack_cache.hpp"
 #include "kernels/transpose_tile.hpp"
+#include "support/tiny_numbers.hpp"
 
 namespace backpass {
 namespace {
@@ -146,6 +147,7 @@ void multiply_in_place(bool trans_a, bool trans_b, std::int64_t m, std::int64_t 
   constexpr std::int64_t kColumns = 512;
   parallel_for((n + kColumns - 1) / kColumns, 1, [&](std::int64_t begin, std::int64_t end) {
     ThreadScope alone(1);  // the library must not cut k into one part per thread
+    const TinyAsZero tiny;
     for (std::int64_t j0 = begin * kColumns; j0 < std::min(n, end * kColumns); j0 += kColumns) {
       std::int64_t cols = std::min(kColumns, n - j0);
       dnnl_status_t status = dnnl_sgemm(trans_a ? 'T' : 'N', trans_b ? 'T' : 'N', m, cols, k, alpha, a, lda,

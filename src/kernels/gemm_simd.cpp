@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/simd_fixed.hpp"
+#include "support/tiny_numbers.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm_simd.cpp"
@@ -225,6 +226,7 @@ template <Access kAccess, class T>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b,
               std::int64_t b_stride, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
+  const TinyAsZero tiny;
   Fetcher<T> fetcher(end.next, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += b_stride) {
     const std::int64_t cols = std::min(panel, n - j);
@@ -257,6 +259,7 @@ void multiply_unpacked(bool transposed, std::int64_t m, std::int64_t n, std::int
                        const T* b, std::int64_t ldb, T* room, T* c, std::int64_t ldc, const BlockEnd<T>& end) {
   const std::int64_t panel = panel_columns<T>();
   const std::int64_t distance = transposed ? panel * ldb : panel;
+  const TinyAsZero tiny;
   Fetcher<T> fetcher(end.next, m, n);
   for (std::int64_t j = 0; j < n; j += panel, b += distance) {
     Tile<T> first{k, a, lda, b, ldb, room, c + j, ldc, end.bias != nullptr ? end.bias + j : nullptr, panel};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -120,6 +121,28 @@ TEST(Gemm, DoesNotReadCWhenBetaIsZero) {
     gemm<float>(false, false, m, 30, 20, 1, a.data(), 20, b.data(), 30, 0, c.data(), 30);
     for (float v : c) ASSERT_EQ(v, 20.0F);
   }
+}
+
+template <class T>
+void expect_tiny_taken_for_zero() {
+  const int below = std::numeric_limits<T>::min_exponent - 5;
+  for (const Problem& p : problems()) {
+    Operands<T> o(p);
+    for (T& x : o.a) x = std::ldexp(x, below);
+    for (T& x : o.b) x = std::ldexp(x, 20);
+    gemm<T>(p.trans_a, p.trans_b, p.m, p.n, p.k, 1, o.a.data(), p.lda(), o.b.data(), p.ldb(), 0, o.c.data(), p.ldc());
+    for (std::int64_t i = 0; i < p.m; ++i)
+      for (std::int64_t j = 0; j < p.n; ++j) ASSERT_EQ(o.c[static_cast<std::size_t>(i * p.ldc() + j)], T(0));
+  }
+  volatile T half = std::numeric_limits<T>::min();
+  half = half / 2;
+  EXPECT_NE(half, T(0)) << "a product must leave the arithmetic of others alone";
+}
+
+// Products of numbers without a normal exponent would take 150 cycles each on some processors.
+TEST(Gemm, TakesTinyNumbersForZero) {
+  expect_tiny_taken_for_zero<float>();
+  expect_tiny_taken_for_zero<double>();
 }
 
 TEST(Gemm, OfFactorZeroLeavesTheRest) {

@@ -12,6 +12,7 @@
 #include "ops/attention/attention_mask.hpp"
 #include "ops/attention/attention_operands.hpp"
 #include "support/parallel.hpp"
+#include "support/tiny_numbers.hpp"
 
 namespace backpass {
 namespace {
@@ -57,6 +58,7 @@ class KeyHead {
   }
 
   void run(std::span<const AttentionRows> queries) {
+    const TinyAsZero tiny;
     if (!queries.empty()) pack_keys();
     const std::int64_t group = s_.q_heads / s_.kv_heads;
     for (std::int64_t h = head_ * group; h < (head_ + 1) * group; ++h) {

@@ -10,6 +10,7 @@
 #include "ops/attention/attention_mask.hpp"
 #include "ops/attention/attention_operands.hpp"
 #include "support/parallel.hpp"
+#include "support/tiny_numbers.hpp"
 
 namespace backpass {
 namespace {
@@ -61,6 +62,7 @@ class QueryBlock {
   }
 
   void run() {
+    const TinyAsZero tiny;
     std::fill_n(max_, rows_, -std::numeric_limits<T>::infinity());
     std::fill_n(sum_, rows_, T(0));
     // Scores that are asked for are computed for all keys; otherwise keys that no query of the block sees are left out.
