@@ -34,6 +34,7 @@ class AdamLoop {
     std::size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
       V w = hn::LoadU(d, p_.w + i), m = hn::LoadU(d, p_.m + i), v = hn::LoadU(d, p_.v + i);
+      for (const T* stream : {p_.g + i, p_.w + i, p_.m + i, p_.v + i}) __builtin_prefetch(stream + kAhead);
       step(hn::LoadU(d, p_.g + i), w, m, v);
       hn::StoreU(w, d, p_.w_out + i);
       hn::StoreU(m, d, p_.m_out + i);
@@ -54,6 +55,9 @@ class AdamLoop {
     moments_.update(gradient_.read(g, w), m, v);
     w = hn::Mul(hn::MulSub(w, before_, moments_.quotient(m, v)), after_);
   }
+
+  // Half a page: what processors fetch by themselves ends at each page, four times.
+  static constexpr std::size_t kAhead = 2048 / sizeof(T);
 
   const StepPiece<T> p_;
   GradientReader<T> gradient_;
