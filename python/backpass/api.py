@@ -402,8 +402,14 @@ class Optimizer:
             return self._module._session.plan_update(self._module._planned(inputs))
 
     def set_learning_rate(self, learning_rate: float) -> None:
+        try:
+            rate = float(learning_rate)
+        except (TypeError, ValueError):
+            rate = -1.0
+        if rate < 0:
+            raise _core.InvalidInput(f"learning rate: got {learning_rate!r}, expected a number, 0 or more")
         with self._state._lock:
-            self._module._session.learning_rate = learning_rate
+            self._module._session.learning_rate = rate
 
     def get_learning_rate(self) -> float:
         return self._module._session.learning_rate

@@ -59,6 +59,8 @@ class Profile:
                 f"{op:<28}{calls:>6}{ms:>11.3f}{share:>8}{gflops:>8.1f}{gbs:>8.1f}  {bound:<10}{reached:>8}"
                 + (f"  {row.shapes}" if shown else "")
             )
+        if not self.steps:
+            lines.append("no steps were recorded: there were none, or options without profile=True")
         if len(found.rows) > limit:
             lines.append(f"... and {len(found.rows) - limit} more")
         return "\n".join([*lines, self._possible(found, self.limits(peak_gflops, memory_gbs))])

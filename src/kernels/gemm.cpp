@@ -8,7 +8,7 @@
 #include "kernels/gemm_few_rows.hpp"
 #include "kernels/pack_cache.hpp"
 #include "kernels/transpose_tile.hpp"
-#include "support/tiny_numbers.hpp"
+#include "support/float_mode.hpp"
 
 namespace backpass {
 namespace {

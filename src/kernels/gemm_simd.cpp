@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/simd_fixed.hpp"
-#include "support/tiny_numbers.hpp"
+#include "support/float_mode.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gemm_simd.cpp"

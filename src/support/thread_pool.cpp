@@ -84,6 +84,7 @@ void ChunkQueues::fill(std::int64_t chunks, int threads) {
 void JobSlot::post(std::int64_t chunks, int threads, RunChunk run, const void* work) {
   run_ = run;
   work_ = work;
+  mode_ = FloatMode::of_this_thread();
   failed_.store(false, std::memory_order_relaxed);
   is_contended_.store(false, std::memory_order_relaxed);
   queues_.fill(chunks, threads);
@@ -112,7 +113,10 @@ void JobSlot::rethrow() {
 
 bool JobSlot::help(int thread) {
   if (!enter()) return false;
-  work(thread, [] {});
+  {
+    const FloatScope as_the_caller(mode_);
+    work(thread, [] {});
+  }
   leave();
   return true;
 }

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/float_mode.hpp"
 #include "support/parallel.hpp"
 
 namespace backpass::detail {
@@ -109,6 +110,7 @@ class JobSlot {
   alignas(64) std::atomic<std::uint32_t> state_ = 0;
   RunChunk run_ = nullptr;
   const void* work_ = nullptr;
+  FloatMode mode_ = FloatMode::of_this_thread();  // the caller's: others calculate as it does
   std::atomic<bool> failed_ = false;
   std::atomic<bool> is_contended_ = false;
   std::exception_ptr error_;

@@ -95,6 +95,10 @@ Reports describe(const Program& program, Outline outline, const std::vector<doub
   }
   // A share that this share of what is needed surely contains.
   const double share = static_cast<double>(least + 1) / static_cast<double>(needed);
+  if (share >= 1) {
+    fail("max_memory: got ", given, " of ", needed,
+         " bytes, expected at least 1; nothing that is kept there can be computed again: leave max_memory out");
+  }
   const auto thousandths = std::min(static_cast<long long>(share * 1000) + 1, 1000LL);
   fail("max_memory: got ", given, " of ", needed, " bytes, expected at least ", static_cast<double>(thousandths) / 1000,
        "; use a smaller batch, or allow as much");

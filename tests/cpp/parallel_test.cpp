@@ -8,12 +8,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "backpass/cancel.hpp"
+#include "support/float_mode.hpp"
 #include "support/interruption.hpp"
 
 namespace backpass {
@@ -66,6 +68,27 @@ TEST(Parallel, ThreadsComeToHelp) {
     });
   }
   EXPECT_TRUE(met);
+}
+
+/// Of many chunks, each on a thread that has time for it, how many find half of the smallest normal number to be zero.
+int chunks_that_flush() {
+  const ThreadScope scope(4);
+  std::atomic<int> count = 0;
+  parallel_for(64, 1, [&](std::int64_t, std::int64_t) {
+    volatile float tiny = std::numeric_limits<float>::min();
+    tiny = tiny / 2;
+    if (tiny == 0) ++count;
+    std::this_thread::sleep_for(100us);
+  });
+  return count;
+}
+
+TEST(Parallel, ThreadsCalculateAsTheirCaller) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(chunks_that_flush(), 0);
+    const TinyAsZero tiny;
+    EXPECT_EQ(chunks_that_flush(), 64);
+  }
 }
 
 TEST(Parallel, NobodyWaitsForThreadsThatDoNotCome) {

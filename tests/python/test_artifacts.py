@@ -124,7 +124,7 @@ def test_nothing_to_train(tmp_path: Path) -> None:
     generate(tmp_path, requires_grad=None, frozen_params=None, optimizer=None)
     training = onnx.load(tmp_path / "training_model.onnx")
     assert names(training.graph.input) == ["x", "labels", "lazy_reset_grad"]
-    with pytest.raises(RuntimeError, match="at least one parameter"):
+    with pytest.raises(RuntimeError, match="at least one initializer"):
         generate(tmp_path, requires_grad=None)
 
 
@@ -255,6 +255,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"source": 5}, RuntimeError, "model: got int"),
     ({"source": "nowhere.onnx"}, FileNotFoundError, "nowhere.onnx"),
     ({"requires_grad": ["unused_by_trainin"]}, RuntimeError, "; close to it: unused_by_training"),
+    ({"requires_grad": ["nowhere"]}, RuntimeError, "requires_grad: no value of the model is called 'nowhere'"),
     ({"requires_grad": ["h"]}, RuntimeError, "'h': got the output of Gemm '', expected an initializer or an input"),
     ({"requires_grad": "w1"}, RuntimeError, "requires_grad: got 'w1', expected a list"),
     ({"frozen_params": ["w1", "b1"]}, RuntimeError, "in frozen_params: w1"),

@@ -122,6 +122,10 @@ def test_operations_of_a_training_step_are_three_times_those_of_the_forward_pass
     assert ours.take_profile().steps == []
 
 
+def test_nothing_was_recorded() -> None:
+    assert "profile=True" in backpass.Profile([]).table()
+
+
 def test_operations_of_a_trainer() -> None:
     from backpass.trainer.engine import Description, Engine, Settings
 

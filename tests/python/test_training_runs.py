@@ -174,6 +174,14 @@ def test_export_takes_dropout_and_batch_normalisation_out_of_training(in_memory:
     module.train()(x, labels)
 
 
+@pytest.mark.parametrize("rate", [-1.0, "x", None, float("nan")], ids=str)
+def test_learning_rates_that_are_none(rate: Any, tmp_path: Path) -> None:
+    generate(tmp_path)
+    _, _, optimizer = load(tmp_path)
+    with pytest.raises(backpass.InvalidInput, match=r"learning rate: got .*, expected a"):
+        optimizer.set_learning_rate(rate)
+
+
 def test_options_of_every_kind(tmp_path: Path) -> None:
     from backpass._ort import SessionOptions
 

@@ -70,6 +70,9 @@ class ORTModule(nn.Module):
         *,
         options: RuntimeOptions | None = None,
     ) -> None:
+        if not isinstance(debug_options, DebugOptions | None):
+            given = type(debug_options).__name__
+            raise TypeError(f"ORTModule: got {given} as debug_options; RuntimeOptions are named: options=...")
         refused = _refused(module)
         super().__init__()
         vars(self)["_original"] = module

@@ -81,6 +81,7 @@ def capture(
         _untouched(module),
         _quiet(),
         surroundings.nothing_for_debuggers(),
+        surroundings.failures_told_once(),
         surroundings.masks_as_given(),
         surroundings.inference_mode_as_no_grad(),
         surroundings.tensor_hooks_refused(),

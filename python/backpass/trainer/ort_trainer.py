@@ -19,7 +19,6 @@ import numpy as np
 
 from backpass._atomic_file import write_file
 from backpass.parallel import communicator_of
-from backpass.profile import Profile
 from backpass.trainer.arguments import Description, by_name
 from backpass.trainer.attributes import DEFAULTS, WeightAttributes, algorithm_of
 from backpass.trainer.descriptions import IODescription, ModelDescription
@@ -225,10 +224,6 @@ class ORTTrainer:
     def explain(self) -> str:
         """What was captured, what runs, and what it takes."""
         return self._engine.explain()
-
-    def take_profile(self) -> Profile:
-        """Steps since the last call, with what limits them; needs SessionOptions with ``profile``."""
-        return self._engine.take_profile()
 
 
 def _signature() -> inspect.Signature:

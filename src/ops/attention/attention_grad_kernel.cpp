@@ -11,8 +11,8 @@
 #include "ops/attention/attention_dropout.hpp"
 #include "ops/attention/attention_mask.hpp"
 #include "ops/attention/attention_operands.hpp"
+#include "support/float_mode.hpp"
 #include "support/parallel.hpp"
-#include "support/tiny_numbers.hpp"
 
 namespace backpass {
 namespace {

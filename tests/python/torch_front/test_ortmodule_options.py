@@ -90,6 +90,18 @@ def test_environment_that_cannot_be_read(name: str, text: str, message: str, mon
         ORTModule(net())
 
 
+def test_options_in_the_place_of_others() -> None:
+    with pytest.raises(TypeError, match=r"got RuntimeOptions as debug_options; .* options="):
+        ORTModule(nn.Linear(2, 2), RuntimeOptions())  # type: ignore[arg-type]
+
+
+def test_what_fails_in_torch_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(Exception, match="4x7 and 8x3"):
+        ORTModule(nn.Linear(8, 3))(torch.randn(4, 7))
+    assert not [r for r in caplog.records if "fake_tensor" in r.name]
+    assert logging.getLogger("torch._subclasses.fake_tensor").isEnabledFor(logging.ERROR)
+
+
 def test_wrong_options() -> None:
     with pytest.raises(ValueError, match="expected 'auto', 'always' or 'never'"):
         RuntimeOptions(dynamic_shapes="sometimes")

@@ -110,7 +110,7 @@ class _Optimizer(ForwardBlock):
         """``parameters`` is what `TrainingBlock.parameters` returns: trained, frozen."""
         trained, _ = parameters
         if not trained:
-            raise InvalidInput("an optimizer needs at least one parameter to train: got none in requires_grad")
+            raise InvalidInput("an optimizer needs at least one initializer to train: got none in requires_grad")
         graph = self.base.graph
         graph.input.append(helper.make_tensor_value_info("learning_rate", TensorProto.FLOAT, [1]))
         graph.input.append(helper.make_tensor_value_info("step", TensorProto.INT64, [1]))
