@@ -328,7 +328,7 @@ def test_optimizer_blocks() -> None:
         assert graph.input[2].type.sequence_type.elem_type.tensor_type.elem_type == TensorProto.FLOAT
     assert isinstance(optim.AdamW()._optimizer, AdamWOptimizer)
     assert isinstance(optim.SGD()._optimizer, SGDOptimizer)
-    with onnxblock.empty_base(), pytest.raises(RuntimeError, match="at least one parameter"):
+    with onnxblock.empty_base(), pytest.raises(RuntimeError, match="at least one initializer"):
         optim.AdamW()(([], tensors))
 
 
