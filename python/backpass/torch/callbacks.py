@@ -19,6 +19,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 from backpass import InvalidInput, Profile
+from backpass.torch import autocast
 from backpass.torch.arguments import decode, is_portable
 from backpass.torch.emit import emit_aten, emit_python_op
 from backpass.torch.functions import class_of, name_of, unresolved
@@ -189,13 +190,14 @@ def _run_operator(target: str, arguments: str, tensors: Tensors, borrowed: list[
     operator = operator_of(target)
     lent = {_address(t) for t, b in zip(tensors, borrowed, strict=True) if t is not None and b}
     if not lent or not torch.is_grad_enabled():
-        return _tensors_in(operator(*args, **kwargs))
+        with autocast.switched_off():  # the graph has its casts
+            return _tensors_in(operator(*args, **kwargs))
 
     def pack(saved: torch.Tensor) -> torch.Tensor:
         kept = saved.detach()
         return kept.clone() if kept.layout is torch.strided and _address(kept) in lent else kept
 
-    with saved_tensors_hooks(pack, lambda saved: saved):
+    with autocast.switched_off(), saved_tensors_hooks(pack, lambda saved: saved):
         return _tensors_in(operator(*args, **kwargs))
 
 

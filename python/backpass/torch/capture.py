@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from backpass import Unsupported
 from backpass._collection import without_collection
-from backpass.torch import decisions, direct, marks, surroundings
+from backpass.torch import autocast, decisions, direct, marks, surroundings
 from backpass.torch.builder import unused_name
 from backpass.torch.dispatch import Dispatcher
 from backpass.torch.model import InputSpec
@@ -87,6 +87,7 @@ def capture(
         surroundings.tensor_hooks_refused(),
         surroundings.comparisons_in_parts(),
         decisions.bounds_asserted(),
+        autocast.seen_within(),
         surroundings.foreign_parameters() as unregistered,
         opaque_autograd_functions(),
         taught(),
@@ -104,6 +105,7 @@ def capture(
             with transparent_autograd_functions():
                 table = training_table(dispatcher or Dispatcher())
                 program = _decomposed(program, table, dynamic_shapes is not None)
+            autocast.widen_losses(program.graph_module.graph)
     result = Captured(
         program.graph_module,
         _inputs(program, module),

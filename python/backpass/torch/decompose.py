@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from backpass.torch import direct
+from backpass.torch import autocast, direct
 from backpass.torch.builder import NoLoweringError
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ def _traced(function: Callable[..., Any], examples: list[Any], name: str) -> fx.
     mode = modes[0] if modes else FakeTensorMode()
     before = _conditions(mode)
     try:
-        with torch.no_grad(), mode, torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        with (
+            torch.no_grad(),
+            autocast.switched_off(),  # its casts are written down
+            mode,
+            torch.fx.experimental._config.patch(backed_size_oblivious=True),  # type: ignore[attr-defined]
+        ):
             traced = make_fx(torch.func.functionalize(function), tracing_mode="real")(*examples)
     except Exception as error:  # whatever torch raises inside a decomposition only means that there is none
         raise NoLoweringError(f"no lowering, and torch's decomposition fails: {error}") from error

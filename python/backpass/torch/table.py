@@ -42,6 +42,11 @@ KEPT = (
 # Its entry returns the attention weights where the backward operator wants the log-sum-exp: gradients would be wrong.
 BROKEN = ("_scaled_dot_product_flash_attention_for_cpu",)
 
+# Their parts look for errors in an order that a graph has no words for; torch runs the whole.
+CHECKED = frozenset(
+    f"aten::linalg_{name}" for name in ("cholesky", "inv", "ldl_factor", "lu_factor", "solve", "tensorinv")
+)
+
 
 def training_table(dispatcher: Dispatcher) -> dict[Any, Any]:
     """For graphs that the engine differentiates: torch's default table without the operators that are lowered."""
@@ -51,7 +56,8 @@ def training_table(dispatcher: Dispatcher) -> dict[Any, Any]:
 @functools.lru_cache(maxsize=8)
 def _without_lowered(lowered: frozenset[str]) -> dict[Any, Any]:
     table: Any = torch.export.default_decompositions()
-    kept = {op for op in table if next(names_of(op)) in lowered or op._schema.name in NEVER_DECOMPOSED}
+    whole = NEVER_DECOMPOSED | CHECKED
+    kept = {op for op in table if next(names_of(op)) in lowered or op._schema.name in whole}
     return {op: rule for op, rule in table.items() if op not in kept}
 
 

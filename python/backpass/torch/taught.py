@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Gamma
 from torch.nn.utils.rnn import PackedSequence
 
 from backpass import Unsupported
+from backpass.torch import autocast
 from backpass.torch.surroundings import replaced
 
 _BATCH = "_backpass_batch"  # an attribute of traced batch sizes: how many sequences were packed
@@ -76,7 +77,8 @@ def _run_ctc(scores: Any, targets: Any, lengths: Any, target_lengths: Any, blank
 
 
 def _shape_ctc(scores: Any, *_: Any) -> tuple[torch.Tensor, ...]:
-    return (scores.new_empty(scores.shape[1:-1]),)
+    wide = torch.is_autocast_enabled("cpu") and scores.dtype != torch.float64
+    return (scores.new_empty(scores.shape[1:-1], dtype=torch.float32 if wide else scores.dtype),)
 
 
 def _traced_ctc_loss(
@@ -137,12 +139,20 @@ def _network(name: str) -> _Part:
     def run(data: Any, sizes: Any, *rest: Any) -> Any:
         states, settings, weights = rest[:count], rest[count : count + 5], list(rest[count + 5 :])
         given = tuple(states) if count == 2 else states[0]
-        return _networks[name](data, sizes, given, weights, *settings)
+        results = _networks[name](data, sizes, given, weights, *settings)
+        return tuple(r.to(t) for r, t in zip(results, types(data, *rest), strict=True))
+
+    def types(data: Any, *rest: Any) -> tuple[torch.dtype, ...]:
+        states, settings, weights = rest[:count], rest[count : count + 5], rest[count + 5 :]
+        if torch.is_autocast_enabled("cpu"):
+            return autocast.result_types(name, data, states, weights, settings, packed=True)
+        return data.dtype, *(s.dtype for s in states)
 
     def shapes(data: Any, sizes: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
         states, bidirectional = rest[:count], rest[count + 4]
         width = states[0].shape[-1] * (2 if bidirectional else 1)
-        return data.new_empty((data.shape[0], width)), *(s.new_empty(s.shape) for s in states)
+        shapes = [(data.shape[0], width), *(s.shape for s in states)]
+        return tuple(data.new_empty(s, dtype=t) for s, t in zip(shapes, types(data, *rest), strict=True))
 
     return _Part(run, shapes)
 
