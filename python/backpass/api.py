@@ -405,9 +405,9 @@ class Optimizer:
         try:
             rate = float(learning_rate)
         except (TypeError, ValueError):
-            rate = -1.0
-        if rate < 0:
-            raise _core.InvalidInput(f"learning rate: got {learning_rate!r}, expected a finite number, 0 or more")
+            raise _core.InvalidInput(
+                f"learning rate: got {learning_rate!r}, expected a finite number, 0 or more"
+            ) from None
         with self._state._lock:
             self._module._session.learning_rate = rate
 

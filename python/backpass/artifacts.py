@@ -62,9 +62,6 @@ def generate_artifacts(
     trained, frozen = _parameter_names(requires_grad, frozen_params)
     additional = _names("additional_output_names", additional_output_names)
     weights = Weights(model, [*trained, *frozen])
-    for name in trained:
-        if not graph_utils.node_arg_exists(weights.model, name):
-            raise graph_utils.unknown(weights.model, name, "requires_grad: ")
     statistics = _core.running_statistics(weights.model.SerializeToString())
     frozen += [name for name in statistics if name not in (*trained, *frozen)]
     inputs = _loss_inputs(weights.model, loss, _names("loss_input_names", loss_input_names))

@@ -67,6 +67,7 @@ class FloatScope {
   bool changes_;
 };
 
+/// The scope of matrix products and attention.
 class TinyAsZero : FloatScope {
  public:
   TinyAsZero() : FloatScope(FloatMode::of_this_thread().with_tiny_as_zero()) {}

@@ -156,7 +156,7 @@ void TrainingSession::Impl::remember_random() {
 }
 
 void TrainingSession::Impl::set_rate(float value) {
-  if (!std::isfinite(value)) fail("learning rate: got ", value, ", expected a finite number");
+  if (!std::isfinite(value) || value < 0) fail("learning rate: got ", value, ", expected a finite number, 0 or more");
   rate = value;
   state->resume().learning_rate = value;
 }

@@ -121,4 +121,4 @@ def _not_a_parameter(model: onnx.ModelProto, name: str) -> InvalidInput:
                 f"parameter {name!r}: got the output of {node.op_type} {node.name!r}, "
                 f"expected an initializer or an input; {advice}"
             )
-    return graph_utils.unknown(model, name)
+    return graph_utils.unknown(model, name, "requires_grad: ")

@@ -69,14 +69,18 @@ def nothing_for_debuggers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def failures_told_once() -> Iterator[None]:
-    """Whoever called is told why an operator failed; torch would write its own stack into the log before that."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Whoever called is told why an operator failed; torch would write its own stack into the log before that. Other
+    threads' records stay."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.removeFilter(is_of_others)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ KEPT = (
 BROKEN = ("_scaled_dot_product_flash_attention_for_cpu",)
 
 # Their parts look for errors in an order that a graph has no words for; torch runs the whole.
-CHECKED = frozenset(
+RUN_BY_TORCH = frozenset(
     f"aten::linalg_{name}" for name in ("cholesky", "inv", "ldl_factor", "lu_factor", "solve", "tensorinv")
 )
 
@@ -56,7 +56,7 @@ def training_table(dispatcher: Dispatcher) -> dict[Any, Any]:
 @functools.lru_cache(maxsize=8)
 def _without_lowered(lowered: frozenset[str]) -> dict[Any, Any]:
     table: Any = torch.export.default_decompositions()
-    whole = NEVER_DECOMPOSED | CHECKED
+    whole = NEVER_DECOMPOSED | RUN_BY_TORCH
     kept = {op for op in table if next(names_of(op)) in lowered or op._schema.name in whole}
     return {op: rule for op, rule in table.items() if op not in kept}
 

@@ -199,8 +199,9 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_the_least_share_is_never_more_than_all() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
-    with pytest.raises(Exception, match=r"max_memory: got 0\.5 of [0-9]+ bytes, expected at least 1;"):
+    with pytest.raises(Exception, match=r"max_memory: got 0\.5 of [0-9]+ bytes, expected at least 1;") as refused:
         ORTModule(module, options=RuntimeOptions(max_memory=0.5))(torch.randn(4, 8))
+    assert "leave max_memory out" in str(refused.value)
     ORTModule(module, options=RuntimeOptions(max_memory=1.0))(torch.randn(4, 8)).sum().backward()
 
 
